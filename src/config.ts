@@ -1,0 +1,129 @@
+import { z } from "zod";
+
+const seconds = (fallback: number, min: number, max: number) =>
+  z.coerce.number().int().min(min).max(max).default(fallback);
+const flag = (fallback: "0" | "1") =>
+  z
+    .enum(["0", "1"], { error: "must be 0 or 1" })
+    .default(fallback)
+    .transform((value) => value === "1");
+const httpUrl = z.url({ protocol: /^https?$/, error: "must be an http(s) URL" });
+
+const environment = z.object({
+  PORT: z.coerce.number().int().min(0).max(65535).default(4000),
+  HOST: z.string().default("127.0.0.1"),
+  DATABASE_URL: z.url({ protocol: /^postgres(ql)?$/, error: "must be a postgresql:// URL" }).optional(),
+  DATABASE_POOL_SIZE: z.coerce.number().int().min(1).max(500).default(10),
+  HOLDFAST_NAMED_STATEMENTS: flag("1"),
+  HOLDFAST_MIGRATE: flag("1"),
+  HOLDFAST_DATA_DIR: z.string().default(".holdfast"),
+  HOLDFAST_DEMO: flag("1"),
+  HOLDFAST_OPERATOR_TOKEN: z
+    .string()
+    .min(20, { error: "must have at least 20 characters" })
+    .max(500)
+    .optional(),
+  HOLDFAST_HOLD_SECONDS: seconds(900, 1, 2_592_000),
+  HOLDFAST_HOLD_LIMIT: z.coerce.number().int().min(0).max(100_000).default(10),
+  HOLDFAST_COOL_DOWN_SECONDS: seconds(0, 0, 86_400),
+  HOLDFAST_SWEEP_SECONDS: seconds(60, 0, 86_400),
+  HOLDFAST_ALLOWED_ORIGINS: z
+    .string()
+    .default("")
+    .transform((value) =>
+      value
+        .split(",")
+        .map((origin) => origin.trim())
+        .filter((origin) => origin !== ""),
+    )
+    .pipe(z.array(httpUrl)),
+  HOLDFAST_JWKS_URL: httpUrl.optional(),
+  HOLDFAST_JWT_ISSUER: z.string().optional(),
+  HOLDFAST_JWT_AUDIENCE: z.string().optional(),
+  HOLDFAST_LOG_LEVEL: z.enum(["fatal", "error", "warn", "info", "debug", "trace", "silent"]).default("info"),
+});
+
+/** Everything that the environment decides. Read once, at start. */
+export interface Config {
+  readonly host: string;
+  /** 0 lets the system choose a free port. */
+  readonly port: number;
+  /** null: the embedded PostgreSQL in `dataDir`. */
+  readonly databaseUrl: string | null;
+  /** Connections of this process at the most, 1 to 500. */
+  readonly poolSize: number;
+  /** Off behind a pooler that does not carry prepared statements from one connection to another. */
+  readonly namedStatements: boolean;
+  /** Whether a start applies pending migrations. */
+  readonly migrate: boolean;
+  /** Directory of the embedded database and of the generated operator token. */
+  readonly dataDir: string;
+  /** Whether the first start on the embedded database adds demo data; never with `databaseUrl`. */
+  readonly demo: boolean;
+  /** A secret that is made an OPERATOR token at start, at least 20 characters. */
+  readonly operatorToken: string | null;
+  /** How long a hold lasts, in seconds. */
+  readonly holdSeconds: number;
+  /** Machines that an organization may hold at one time, unless it has a limit of its own. */
+  readonly holdLimit: number;
+  /** Seconds between two new holds of one organization; 0 = no cool-down. */
+  readonly coolDownSeconds: number;
+  /** Seconds between two sweeps in this process; 0 = this process does not sweep. */
+  readonly sweepSeconds: number;
+  /** Origins, besides its own, whose pages may call this API. */
+  readonly allowedOrigins: readonly string[];
+  /** Accept JWTs signed by a key of this set; null = opaque tokens only. */
+  readonly jwt: {
+    readonly jwksUrl: string;
+    readonly issuer: string | null;
+    readonly audience: string | null;
+  } | null;
+  readonly logLevel: string;
+}
+
+/** The environment is wrong; the message has one readable line a variable. */
+export class ConfigError extends Error {
+  override readonly name = "ConfigError";
+}
+
+/**
+ * Reads and validates the environment. An empty variable counts as not set.
+ * @throws ConfigError naming every variable that is wrong.
+ */
+export function configRead(variables: NodeJS.ProcessEnv = process.env): Config {
+  const given = Object.fromEntries(Object.entries(variables).filter(([, value]) => value !== ""));
+  const parsed = environment.safeParse(given);
+  if (!parsed.success) {
+    const lines = parsed.error.issues.map((issue) => {
+      const name = String(issue.path[0]);
+      return `  ${name}=${name === "HOLDFAST_OPERATOR_TOKEN" || name === "DATABASE_URL" ? "…" : variables[name]}: ${issue.message}`;
+    });
+    throw new ConfigError(`The environment is not valid:\n${lines.join("\n")}`);
+  }
+  const env = parsed.data;
+  return {
+    host: env.HOST,
+    port: env.PORT,
+    databaseUrl: env.DATABASE_URL ?? null,
+    poolSize: env.DATABASE_POOL_SIZE,
+    namedStatements: env.HOLDFAST_NAMED_STATEMENTS,
+    migrate: env.HOLDFAST_MIGRATE,
+    dataDir: env.HOLDFAST_DATA_DIR,
+    demo: env.HOLDFAST_DEMO && env.DATABASE_URL === undefined,
+    operatorToken: env.HOLDFAST_OPERATOR_TOKEN ?? null,
+    holdSeconds: env.HOLDFAST_HOLD_SECONDS,
+    holdLimit: env.HOLDFAST_HOLD_LIMIT,
+    coolDownSeconds: env.HOLDFAST_COOL_DOWN_SECONDS,
+    sweepSeconds: env.HOLDFAST_SWEEP_SECONDS,
+    allowedOrigins: env.HOLDFAST_ALLOWED_ORIGINS,
+    jwt:
+      env.HOLDFAST_JWKS_URL === undefined
+        ? null
+        : {
+            jwksUrl: env.HOLDFAST_JWKS_URL,
+            issuer: env.HOLDFAST_JWT_ISSUER ?? null,
+            audience: env.HOLDFAST_JWT_AUDIENCE ?? null,
+          },
+    logLevel: env.HOLDFAST_LOG_LEVEL,
+  };
+}
