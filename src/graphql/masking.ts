@@ -1,0 +1,59 @@
+import { GraphQLError } from "graphql";
+import type { Log } from "../logging.ts";
+import { requestScope } from "../logging.ts";
+import { AccessDenied, InvalidInput, TryAgain } from "../refusal.ts";
+
+/**
+ * Turns whatever was thrown into what a client may read. What it must know passes: bad input with
+ * the field's name, missing rights, and a request that may be repeated. Everything else becomes
+ * INTERNAL_SERVER_ERROR with the request id, and its cause goes to the log. The environment (NODE_ENV)
+ * has no say in it.
+ */
+export function errorMask(log: Log): (error: unknown) => Error {
+  return (error) => {
+    if (!(error instanceof GraphQLError)) return internal(log, error, error);
+    const cause = error.originalError;
+    const locate = { nodes: error.nodes ?? null, path: error.path ?? null };
+    if (cause instanceof InvalidInput) {
+      return new GraphQLError(cause.message, {
+        ...locate,
+        extensions: { code: "BAD_USER_INPUT", field: cause.field },
+      });
+    }
+    if (cause instanceof AccessDenied) {
+      return new GraphQLError(cause.message, { ...locate, extensions: { code: cause.code } });
+    }
+    if (cause instanceof TryAgain) {
+      log.warn({ err: cause.cause }, "a request gave way to a lock");
+      return new GraphQLError(cause.message, { ...locate, extensions: { code: "TRY_AGAIN" } });
+    }
+    // Thrown by graphql-js itself: syntax, validation, and variables that do not fit their type. An
+    // answer that does not fit the schema has a path, and is ours to blame.
+    if (
+      (cause === undefined || cause === null) &&
+      (error.path === undefined || error.extensions["code"] !== undefined)
+    ) {
+      const code = error.extensions["code"] ?? "BAD_USER_INPUT";
+      return new GraphQLError(error.message, {
+        nodes: error.nodes ?? null,
+        source: error.source ?? null,
+        positions: error.positions ?? null,
+        path: error.path ?? null,
+        extensions: { ...error.extensions, code },
+      });
+    }
+    return internal(log, cause ?? error, error);
+  };
+}
+
+function internal(log: Log, cause: unknown, error: unknown): GraphQLError {
+  const requestId = requestScope.getStore()?.requestId ?? "none";
+  log.error({ err: cause }, "unexpected error");
+  return new GraphQLError(
+    `Something unexpected happened. If it stays, give the operator this request id: ${requestId}.`,
+    {
+      ...(error instanceof GraphQLError ? { nodes: error.nodes ?? null, path: error.path ?? null } : {}),
+      extensions: { code: "INTERNAL_SERVER_ERROR", requestId },
+    },
+  );
+}
