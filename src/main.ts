@@ -1,0 +1,254 @@
+#!/usr/bin/env node
+// The `holdfast` command. Results go to standard output, problems to standard error.
+// Exit codes: 0 done; 1 failed; 2 wrong usage or environment; 3 migrations are pending
+// (`migrate --status`); 4 the import was refused.
+import { createReadStream } from "node:fs";
+import { Command, CommanderError, InvalidArgumentError } from "commander";
+import { apiTokenCreate, apiTokenRevoke, apiTokensList } from "./access/tokens.ts";
+import { TOKEN_ROLES, type TokenRole } from "./access/viewer.ts";
+import { type Config, ConfigError, configRead } from "./config.ts";
+import type { Database } from "./database/client.ts";
+import { EmbeddedDatabaseInUse } from "./database/embedded.ts";
+import { migrate, migrationStatus } from "./database/migrate.ts";
+import { machinesImport } from "./inventory/importMachines.ts";
+import { type Log, logOpen } from "./logging.ts";
+import { InvalidInput } from "./refusal.ts";
+import { databaseFind, databaseReady, MigrationsPending } from "./server/open.ts";
+import { serve } from "./server/serve.ts";
+import { sweeperStart } from "./workers/sweeper.ts";
+
+/** Ends the command with this code, after a message that is meant for the person who ran it. */
+class Exit extends Error {
+  readonly code: number;
+  constructor(code: number, message: string) {
+    super(message);
+    this.code = code;
+  }
+}
+
+const program = new Command("holdfast")
+  .description("A GraphQL control plane for hosting panels: sells what exists once.")
+  .exitOverride()
+  .configureOutput({ outputError: (text, write) => write(text) });
+
+program
+  .command("serve", { isDefault: true })
+  .description("serve the API, with GraphiQL, and sweep overdue holds (default)")
+  .action(async () => {
+    const config = configRead();
+    const log = logOpen(config.logLevel);
+    const serving = await serve(config, log);
+    log.info({ url: serving.url }, "serving");
+    process.stderr.write(`\n  Holdfast is at ${serving.url}\n`);
+    process.stderr.write(
+      serving.tokenFile === null
+        ? config.operatorToken === null
+          ? "  Create a token with: holdfast token create NAME --role operator\n\n"
+          : "  Sign in with the token of HOLDFAST_OPERATOR_TOKEN\n\n"
+        : `  The operator token is in ${serving.tokenFile}\n\n`,
+    );
+    await untilStopped(log, () => serving.stop());
+  });
+
+program
+  .command("worker")
+  .description("sweep overdue holds, without an API; any number side by side")
+  .action(async () => {
+    const config = configRead();
+    const log = logOpen(config.logLevel);
+    const database = await databaseReady(config, log, false);
+    const sweeper = sweeperStart(database.db, config.sweepSeconds || 60, log);
+    log.info({ seconds: config.sweepSeconds || 60 }, "worker running");
+    await untilStopped(log, async () => {
+      await sweeper.stop();
+      await database.close();
+    });
+  });
+
+program
+  .command("migrate")
+  .description("apply pending migrations")
+  .option("--status", "only show what is applied and pending; exit code 3 when something is pending")
+  .action(async (options: { status?: boolean }) => {
+    const config = configRead();
+    const { url, embedded } = await databaseFind(config, false);
+    try {
+      if (options.status === true) {
+        const status = await migrationStatus(url);
+        for (const name of status.applied) print(`applied  ${name}`);
+        for (const name of status.failed) print(`failed   ${name}`);
+        for (const name of status.pending) print(`pending  ${name}`);
+        if (status.pending.length + status.failed.length > 0) throw new Exit(3, "Migrations are pending.");
+      } else {
+        const { applied } = await migrate(url);
+        for (const name of applied) print(`applied  ${name}`);
+        if (applied.length === 0) print("Nothing to do: every migration is applied.");
+      }
+    } finally {
+      await embedded?.stop();
+    }
+  });
+
+const token = program.command("token").description("create, list and revoke API tokens");
+token
+  .command("create")
+  .description("create a token; its secret is printed this once")
+  .argument("<name>", "what the token is for")
+  .requiredOption("--role <role>", `one of ${TOKEN_ROLES.join(", ")}`, roleParse)
+  .option("--organization <slug>", "organization of a tenant (or meter) token")
+  .option("--expires <date>", "when it ends, e.g. 2027-01-31 or 2027-01-31T12:00:00Z", dateParse)
+  .action((name: string, options: { role: TokenRole; organization?: string; expires?: Date }) =>
+    withDatabase(async ({ db }) => {
+      let organizationId: string | null = null;
+      if (options.organization !== undefined) {
+        const found = await db.organization.findUnique({
+          where: { slug: options.organization },
+          select: { id: true },
+        });
+        if (found === null)
+          throw new Exit(1, `There is no organization with the slug "${options.organization}".`);
+        organizationId = found.id;
+      }
+      const created = await apiTokenCreate(db, {
+        name,
+        role: options.role,
+        organizationId,
+        expiresAt: options.expires ?? null,
+      });
+      process.stderr.write(
+        `Token ${created.id} (${options.role}, "${name}"). The secret is shown this once:\n`,
+      );
+      print(created.secret);
+    }),
+  );
+token
+  .command("list")
+  .description("list all tokens, newest first")
+  .option("--json", "as JSON")
+  .action((options: { json?: boolean }) =>
+    withDatabase(async ({ db }) => {
+      const tokens = await apiTokensList(db);
+      if (options.json === true) return print(JSON.stringify(tokens, null, 2));
+      for (const row of tokens) {
+        const state =
+          row.revokedAt !== null
+            ? `revoked ${row.revokedAt.toISOString()}`
+            : row.expiresAt === null
+              ? "valid"
+              : `until ${row.expiresAt.toISOString()}`;
+        print([row.id, row.role.padEnd(10), state, row.name].join("  "));
+      }
+    }),
+  );
+token
+  .command("revoke")
+  .description("revoke a token at once, in every process")
+  .argument("<id>", "the token's id, from `token list`")
+  .action((id: string) =>
+    withDatabase(async ({ db }) => {
+      const uuid = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(id);
+      const revoked = uuid ? await apiTokenRevoke(db, id) : null;
+      if (revoked === null) throw new Exit(1, `There is no token with the id "${id}".`);
+      print(`Token ${revoked.id} ("${revoked.name}") was revoked at ${revoked.revokedAt.toISOString()}.`);
+    }),
+  );
+
+program
+  .command("import")
+  .description("create or update machines from a CSV file: all rows or none")
+  .argument("<file>", "CSV with a header line; - reads standard input")
+  .option("--dry-run", "check and report, write nothing")
+  .action((file: string, options: { dryRun?: boolean }) =>
+    withDatabase(async ({ db }) => {
+      const source = file === "-" ? process.stdin : createReadStream(file);
+      const result = await machinesImport(db, source, {
+        dryRun: options.dryRun === true,
+        onProgress: ({ phase, rows }) => process.stderr.write(`${phase} ${rows} rows\n`),
+      });
+      if (result.kind === "ImportRefused") {
+        for (const problem of result.problems) {
+          const where =
+            problem.column === null
+              ? `line ${problem.line}`
+              : `line ${problem.line}, column ${problem.column}`;
+          process.stderr.write(`${file}: ${where}: ${problem.reason}\n`);
+        }
+        throw new Exit(4, `Nothing was imported: ${result.problems.length} problems in ${result.rows} rows.`);
+      }
+      const { created, updated, unchanged, sitesCreated, statusKept } = result;
+      print(
+        `${result.dryRun ? "Would import" : "Imported"}: ${created} created, ${updated} updated, ${unchanged} unchanged` +
+          (sitesCreated.length > 0 ? `; new sites: ${sitesCreated.join(", ")}` : "") +
+          (statusKept > 0
+            ? `; ${statusKept} existing machines keep a status that differs from the file's`
+            : "") +
+          ".",
+      );
+    }),
+  );
+
+try {
+  await program.parseAsync();
+} catch (error) {
+  process.exitCode = explain(error);
+}
+
+/** Runs a command on the configured database, beside a server that may be using it. */
+async function withDatabase(command: (database: Database, config: Config) => Promise<void>): Promise<void> {
+  const config = configRead();
+  const database = await databaseReady(config, logOpen("warn"), false);
+  try {
+    await command(database, config);
+  } finally {
+    await database.close();
+  }
+}
+
+/** Resolves when SIGTERM or SIGINT has come and `stop` is done. A second signal ends the process at once. */
+async function untilStopped(log: Log, stop: () => Promise<void>): Promise<void> {
+  const signal = await new Promise<NodeJS.Signals>((resolve) => {
+    let seen = false;
+    for (const name of ["SIGTERM", "SIGINT"] as const) {
+      process.on(name, () => {
+        if (seen) process.exit(1);
+        seen = true;
+        resolve(name);
+      });
+    }
+  });
+  log.info({ signal }, "draining");
+  await stop();
+  log.info("stopped");
+}
+
+function explain(error: unknown): number {
+  if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2;
+  if (error instanceof Exit) {
+    process.stderr.write(`${error.message}\n`);
+    return error.code;
+  }
+  const known =
+    error instanceof ConfigError ||
+    error instanceof EmbeddedDatabaseInUse ||
+    error instanceof MigrationsPending ||
+    error instanceof InvalidInput ||
+    (error instanceof Error && "code" in error);
+  process.stderr.write(`${known ? (error as Error).message : ((error as Error).stack ?? String(error))}\n`);
+  return error instanceof ConfigError ? 2 : 1;
+}
+
+function print(line: string): void {
+  process.stdout.write(`${line}\n`);
+}
+
+function roleParse(value: string): TokenRole {
+  const role = TOKEN_ROLES.find((known) => known === value.toLowerCase());
+  if (role === undefined) throw new InvalidArgumentError(`must be one of ${TOKEN_ROLES.join(", ")}`);
+  return role;
+}
+
+function dateParse(value: string): Date {
+  const date = new Date(value);
+  if (Number.isNaN(date.getTime())) throw new InvalidArgumentError("is not a date");
+  return date;
+}
