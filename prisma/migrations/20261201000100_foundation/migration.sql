@@ -146,8 +146,10 @@ CREATE TABLE reservation (
 CREATE INDEX reservation_machine_id ON reservation (machine_id);
 CREATE INDEX reservation_list ON reservation (held_at DESC, id DESC);
 CREATE INDEX reservation_list_by_organization ON reservation (organization_id, held_at DESC, id DESC);
--- Holds of an organization, counted for its limit.
-CREATE INDEX reservation_held_by_organization ON reservation (organization_id) WHERE state = 'held';
+-- Holds of an organization, counted for its limit. "Not settled" is "held" (reservation_settled_when_over);
+-- said this way, no index over all holds can be taken for it while the tables are too new for
+-- statistics, and plans are kept for as long as a connection lives.
+CREATE INDEX reservation_open_by_organization ON reservation (organization_id, expires_at) WHERE settled_at IS NULL;
 -- Overdue holds, in the order in which they fell due.
 CREATE INDEX reservation_deadline ON reservation (expires_at, id) WHERE state = 'held';
 

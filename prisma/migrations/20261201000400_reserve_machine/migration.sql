@@ -13,7 +13,8 @@
 -- (the caller reads the full list afterwards, outside this transaction).
 
 -- The next machine on the shelf that fits, after a given place in the order of best fit. The
--- conditions on single columns only narrow the index range; machine_misfits is what decides.
+-- conditions on single columns only narrow the index range; machine_misfits is what decides. (The site
+-- is decided by the range itself, and judged again under the lock.)
 CREATE FUNCTION machine_next_on_shelf(
   r machine_requirements, p_site_id uuid,
   p_after_cores integer, p_after_memory integer, p_after_storage integer, p_after_id uuid
@@ -22,27 +23,27 @@ LANGUAGE plpgsql STABLE ROWS 1 AS $$
 BEGIN
   IF p_site_id IS NOT NULL THEN
     RETURN QUERY
-    SELECT m.id, m.cpu_cores, m.memory_gib, m.storage_gib FROM machine m JOIN site s ON s.id = m.site_id
+    SELECT m.id, m.cpu_cores, m.memory_gib, m.storage_gib FROM machine m
     WHERE m.status = 'ready' AND m.occupancy = 'free' AND m.site_id = p_site_id
       AND (m.cpu_cores, m.memory_gib, m.storage_gib, m.id) > (p_after_cores, p_after_memory, p_after_storage, p_after_id)
       AND m.memory_gib >= coalesce(r.min_memory_gib, 0) AND m.storage_gib >= coalesce(r.min_storage_gib, 0)
-      AND machine_misfits(s.code, m.manufacturer, m.model, m.cpu_cores, m.memory_gib, m.storage_gib, m.labels, m.status, r) = '{}'
+      AND machine_misfits(r.site_code, m.manufacturer, m.model, m.cpu_cores, m.memory_gib, m.storage_gib, m.labels, m.status, r) = '{}'
     ORDER BY m.cpu_cores, m.memory_gib, m.storage_gib, m.id LIMIT 1;
   ELSIF r.model IS NOT NULL THEN
     RETURN QUERY
-    SELECT m.id, m.cpu_cores, m.memory_gib, m.storage_gib FROM machine m JOIN site s ON s.id = m.site_id
+    SELECT m.id, m.cpu_cores, m.memory_gib, m.storage_gib FROM machine m
     WHERE m.status = 'ready' AND m.occupancy = 'free' AND m.model = r.model
       AND (m.cpu_cores, m.memory_gib, m.storage_gib, m.id) > (p_after_cores, p_after_memory, p_after_storage, p_after_id)
       AND m.memory_gib >= coalesce(r.min_memory_gib, 0) AND m.storage_gib >= coalesce(r.min_storage_gib, 0)
-      AND machine_misfits(s.code, m.manufacturer, m.model, m.cpu_cores, m.memory_gib, m.storage_gib, m.labels, m.status, r) = '{}'
+      AND machine_misfits(r.site_code, m.manufacturer, m.model, m.cpu_cores, m.memory_gib, m.storage_gib, m.labels, m.status, r) = '{}'
     ORDER BY m.cpu_cores, m.memory_gib, m.storage_gib, m.id LIMIT 1;
   ELSE
     RETURN QUERY
-    SELECT m.id, m.cpu_cores, m.memory_gib, m.storage_gib FROM machine m JOIN site s ON s.id = m.site_id
+    SELECT m.id, m.cpu_cores, m.memory_gib, m.storage_gib FROM machine m
     WHERE m.status = 'ready' AND m.occupancy = 'free'
       AND (m.cpu_cores, m.memory_gib, m.storage_gib, m.id) > (p_after_cores, p_after_memory, p_after_storage, p_after_id)
       AND m.memory_gib >= coalesce(r.min_memory_gib, 0) AND m.storage_gib >= coalesce(r.min_storage_gib, 0)
-      AND machine_misfits(s.code, m.manufacturer, m.model, m.cpu_cores, m.memory_gib, m.storage_gib, m.labels, m.status, r) = '{}'
+      AND machine_misfits(r.site_code, m.manufacturer, m.model, m.cpu_cores, m.memory_gib, m.storage_gib, m.labels, m.status, r) = '{}'
     ORDER BY m.cpu_cores, m.memory_gib, m.storage_gib, m.id LIMIT 1;
   END IF;
 END $$;
@@ -126,7 +127,13 @@ CREATE FUNCTION reserve_machine(
 ) RETURNS TABLE (
   outcome text, reservation jsonb, found_id uuid, skipped integer, lost_races integer,
   cut_off boolean, hold_limit integer, retry_at timestamptz
-) LANGUAGE plpgsql VOLATILE ROWS 1 SET lock_timeout = '3s' AS $$
+) LANGUAGE plpgsql VOLATILE ROWS 1
+SET lock_timeout = '3s'
+-- Every statement here, and in what it calls, has one right plan: its index, in the index's order.
+-- Planned once a connection instead of once a call. Statistics would mislead: the shelf and the holds
+-- change by the second, and start empty.
+SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+AS $$
 #variable_conflict use_column
 DECLARE
   c_candidates CONSTANT integer := 25;
@@ -164,7 +171,7 @@ BEGIN
   SELECT (SELECT k.id FROM reservation k WHERE k.organization_id = p_organization AND k.idempotency_key = p_key),
          module_enabled(p_organization, 'datacenter'),
          (SELECT count(*)::integer FROM reservation h
-          WHERE h.organization_id = p_organization AND h.state = 'held' AND h.expires_at > v_now),
+          WHERE h.organization_id = p_organization AND h.settled_at IS NULL AND h.expires_at > v_now),
          (SELECT l.held_at FROM reservation l WHERE p_cool_down_seconds > 0 AND l.organization_id = p_organization
           ORDER BY l.held_at DESC LIMIT 1),
          (SELECT s.id FROM site s WHERE s.code = r.site_code)
@@ -225,12 +232,15 @@ BEGIN
   -- Then those whose hold is past its deadline and that nobody has swept.
   IF v_outcome NOT IN ('won', 'key') AND NOT v_cut_off THEN
     v_now := clock_timestamp();
-    FOR v_candidate IN
+    -- Planned anew each time: how many holds are overdue decides which way is short, and this runs
+    -- only when the shelf is empty.
+    FOR v_candidate IN EXECUTE $query$
       SELECT m.id FROM reservation h JOIN machine m ON m.id = h.machine_id JOIN site s ON s.id = m.site_id
-      WHERE h.state = 'held' AND h.expires_at <= v_now
-        AND machine_misfits(s.code, m.manufacturer, m.model, m.cpu_cores, m.memory_gib, m.storage_gib, m.labels, m.status, r) = '{}'
-      ORDER BY m.cpu_cores, m.memory_gib, m.storage_gib, m.id <= v_start, m.id
-      LIMIT c_candidates + 1
+      WHERE h.state = 'held' AND h.expires_at <= $1
+        AND machine_misfits(s.code, m.manufacturer, m.model, m.cpu_cores, m.memory_gib, m.storage_gib, m.labels, m.status, $2) = '{}'
+      ORDER BY m.cpu_cores, m.memory_gib, m.storage_gib, m.id <= $3, m.id
+      LIMIT $4
+    $query$ USING v_now, r, v_start, c_candidates + 1
     LOOP
       IF v_seen = c_candidates OR v_lost = c_attempts THEN
         v_cut_off := true;
