@@ -173,7 +173,10 @@ program
               : `line ${problem.line}, column ${problem.column}`;
           process.stderr.write(`${file}: ${where}: ${problem.reason}\n`);
         }
-        throw new Exit(4, `Nothing was imported: ${result.problems.length} problems in ${result.rows} rows.`);
+        throw new Exit(
+          4,
+          `Nothing was imported: the file has the problems listed above (${result.rows} rows read).`,
+        );
       }
       const { created, updated, unchanged, sitesCreated, statusKept } = result;
       print(

@@ -230,6 +230,7 @@ interface AllocationPreview {
 
 const candidateKey: z.ZodType<CandidateKey> = z.tuple([
   z.boolean(),
+  z.boolean(),
   z.int32(),
   z.int32(),
   z.int32(),
@@ -282,7 +283,14 @@ const AllocationPreviewRef = builder.objectRef<AllocationPreview>("AllocationPre
             cursors,
             page,
             rows.map((machine): Candidate => ({ machine, requirements })),
-            ({ machine: m }): CandidateKey => [m.rank === null, m.cpuCores, m.memoryGib, m.storageGib, m.id],
+            ({ machine: m }): CandidateKey => [
+              m.rank === null,
+              m.overdue,
+              m.cpuCores,
+              m.memoryGib,
+              m.storageGib,
+              m.id,
+            ],
             () => machinesJudgeTotal(context.db, requirements, filter),
           );
         },

@@ -137,7 +137,7 @@ function holdfast(args: string[], environment: Record<string, string>): ChildPro
     env: {
       ...process.env,
       DATABASE_URL: database().url,
-      HOLDFAST_LOG_LEVEL: "silent",
+      HOLDFAST_LOG_LEVEL: "info",
       PORT: "0",
       ...environment,
     },

@@ -18,7 +18,9 @@ SELECT m.id, m.asset_tag, m.site_id, s.code AS site_code, m.location, m.manufact
             WHEN r.id IS NOT NULL THEN 'held'
             WHEN m.status <> 'ready' THEN 'not_ready'
             ELSE 'free' END AS availability,
-       r.id AS reservation_id, r.expires_at AS held_until, b.id AS binding_id
+       r.id AS reservation_id, r.expires_at AS held_until, b.id AS binding_id,
+       -- Free, but for a hold past its deadline that nobody has swept: sold after the truly free ones.
+       m.occupancy = 'held' AND r.id IS NULL AS overdue
 FROM machine m
 JOIN site s ON s.id = m.site_id
 LEFT JOIN reservation r ON r.machine_id = m.id AND r.state = 'held' AND r.expires_at > statement_timestamp()

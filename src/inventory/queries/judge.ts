@@ -51,11 +51,17 @@ export async function machinesJudgeCounts(db: Db, requirements: MachineRequireme
 export interface JudgedMachine extends MachineRow {
   readonly rank: number | null;
   readonly reasons: readonly RejectionReason[];
+  /** An overdue hold still stands on it, which whoever takes it ends. */
+  readonly overdue: boolean;
 }
 
-/** Place of a candidate in the list: the eligible first, then the order of best fit. */
+/**
+ * Place of a candidate in the list, which is the allocator's order: the eligible first, of these the
+ * truly free before those that an overdue hold still stands on, then the closest fit.
+ */
 export type CandidateKey = [
   rejected: boolean,
+  overdue: boolean,
   cpuCores: number,
   memoryGib: number,
   storageGib: number,
@@ -75,15 +81,15 @@ export async function machinesJudgePage(
   filter: CandidateFilter,
   page: Page<CandidateKey>,
 ): Promise<JudgedMachine[]> {
-  const place = Prisma.sql`(cardinality(m.reasons) > 0, m.cpu_cores, m.memory_gib, m.storage_gib, m.id)`;
+  const place = Prisma.sql`(cardinality(m.reasons) > 0, m.overdue, m.cpu_cores, m.memory_gib, m.storage_gib, m.id)`;
   const direction = page.forward ? Prisma.sql`ASC` : Prisma.sql`DESC`;
   return db.$queryRaw<JudgedMachine[]>`
     ${judged(requirements)}
-    SELECT ${MACHINE_COLUMNS}, m.reasons, m.rank FROM ranked m
+    SELECT ${MACHINE_COLUMNS}, m.reasons, m.rank, m.overdue FROM ranked m
     WHERE ${wanted(filter)}
       AND ${page.after === null ? Prisma.sql`true` : Prisma.sql`${place} > ${key(page.after)}`}
       AND ${page.before === null ? Prisma.sql`true` : Prisma.sql`${place} < ${key(page.before)}`}
-    ORDER BY cardinality(m.reasons) > 0 ${direction}, m.cpu_cores ${direction}, m.memory_gib ${direction},
+    ORDER BY cardinality(m.reasons) > 0 ${direction}, m.overdue ${direction}, m.cpu_cores ${direction}, m.memory_gib ${direction},
              m.storage_gib ${direction}, m.id ${direction}
     LIMIT ${page.size + 1}`;
 }
@@ -106,7 +112,7 @@ function judged(requirements: MachineRequirements): Prisma.Sql {
       FROM machine_now m, jsonb_populate_record(NULL::machine_requirements, ${parameter(requirements)}::jsonb) r
     ), ranked AS (
       SELECT j.*, CASE WHEN cardinality(j.reasons) = 0 THEN row_number() OVER (
-        PARTITION BY cardinality(j.reasons) > 0 ORDER BY j.cpu_cores, j.memory_gib, j.storage_gib, j.id)::integer END AS rank
+        PARTITION BY cardinality(j.reasons) > 0 ORDER BY j.overdue, j.cpu_cores, j.memory_gib, j.storage_gib, j.id)::integer END AS rank
       FROM judged j
     )`;
 }
@@ -116,8 +122,8 @@ function wanted(filter: CandidateFilter): Prisma.Sql {
     AND (${filter.reason}::text IS NULL OR m.reasons @> ARRAY[${filter.reason}::text])`;
 }
 
-function key([rejected, cpuCores, memoryGib, storageGib, id]: CandidateKey): Prisma.Sql {
-  return Prisma.sql`(${rejected}::boolean, ${cpuCores}::integer, ${memoryGib}::integer, ${storageGib}::integer, ${id}::uuid)`;
+function key([rejected, overdue, cpuCores, memoryGib, storageGib, id]: CandidateKey): Prisma.Sql {
+  return Prisma.sql`(${rejected}::boolean, ${overdue}::boolean, ${cpuCores}::integer, ${memoryGib}::integer, ${storageGib}::integer, ${id}::uuid)`;
 }
 
 function parameter(requirements: MachineRequirements): string {
