@@ -2,20 +2,14 @@
 // The `holdfast` command. Results go to standard output, problems to standard error.
 // Exit codes: 0 done; 1 failed; 2 wrong usage or environment; 3 migrations are pending
 // (`migrate --status`); 4 the import was refused.
-import { createReadStream } from "node:fs";
+// What a command needs is loaded by its action: `--help` and a script's `token list` do not wait for a
+// GraphQL server to be read from disk.
 import { Command, CommanderError, InvalidArgumentError } from "commander";
-import { apiTokenCreate, apiTokenRevoke, apiTokensList } from "./access/tokens.ts";
 import { TOKEN_ROLES, type TokenRole } from "./access/viewer.ts";
-import { type Config, ConfigError, configRead } from "./config.ts";
+import { ConfigError, configRead } from "./config.ts";
 import type { Database } from "./database/client.ts";
-import { EmbeddedDatabaseInUse } from "./database/embedded.ts";
-import { migrate, migrationStatus } from "./database/migrate.ts";
-import { machinesImport } from "./inventory/importMachines.ts";
 import { type Log, logOpen } from "./logging.ts";
-import { InvalidInput } from "./refusal.ts";
-import { databaseFind, databaseReady, MigrationsPending } from "./server/open.ts";
-import { serve } from "./server/serve.ts";
-import { sweeperStart } from "./workers/sweeper.ts";
+import { InvalidInput, Refused } from "./refusal.ts";
 
 /** Ends the command with this code, after a message that is meant for the person who ran it. */
 class Exit extends Error {
@@ -37,16 +31,16 @@ program
   .action(async () => {
     const config = configRead();
     const log = logOpen(config.logLevel);
+    const { serve } = await import("./server/serve.ts");
     const serving = await serve(config, log);
     log.info({ url: serving.url }, "serving");
-    process.stderr.write(`\n  Holdfast is at ${serving.url}\n`);
-    process.stderr.write(
-      serving.tokenFile === null
-        ? config.operatorToken === null
-          ? "  Create a token with: holdfast token create NAME --role operator\n\n"
-          : "  Sign in with the token of HOLDFAST_OPERATOR_TOKEN\n\n"
-        : `  The operator token is in ${serving.tokenFile}\n\n`,
-    );
+    const signIn =
+      serving.tokenFile !== null
+        ? `The operator token is in ${serving.tokenFile}`
+        : config.operatorToken !== null
+          ? "Sign in with the token of HOLDFAST_OPERATOR_TOKEN"
+          : "Create a token with: holdfast token create NAME --role operator";
+    process.stderr.write(`\n  Holdfast is at ${serving.url}\n  ${signIn}\n\n`);
     await untilStopped(log, () => serving.stop());
   });
 
@@ -56,6 +50,8 @@ program
   .action(async () => {
     const config = configRead();
     const log = logOpen(config.logLevel);
+    const { databaseReady } = await import("./server/open.ts");
+    const { sweeperStart } = await import("./workers/sweeper.ts");
     const database = await databaseReady(config, log, false);
     const sweeper = sweeperStart(database.db, config.sweepSeconds || 60, log);
     log.info({ seconds: config.sweepSeconds || 60 }, "worker running");
@@ -71,6 +67,8 @@ program
   .option("--status", "only show what is applied and pending; exit code 3 when something is pending")
   .action(async (options: { status?: boolean }) => {
     const config = configRead();
+    const { databaseFind } = await import("./server/open.ts");
+    const { migrate, migrationStatus } = await import("./database/migrate.ts");
     const { url, embedded } = await databaseFind(config, false);
     try {
       if (options.status === true) {
@@ -109,6 +107,7 @@ token
           throw new Exit(1, `There is no organization with the slug "${options.organization}".`);
         organizationId = found.id;
       }
+      const { apiTokenCreate } = await import("./access/tokens.ts");
       const created = await apiTokenCreate(db, {
         name,
         role: options.role,
@@ -127,6 +126,7 @@ token
   .option("--json", "as JSON")
   .action((options: { json?: boolean }) =>
     withDatabase(async ({ db }) => {
+      const { apiTokensList } = await import("./access/tokens.ts");
       const tokens = await apiTokensList(db);
       if (options.json === true) return print(JSON.stringify(tokens, null, 2));
       for (const row of tokens) {
@@ -146,6 +146,7 @@ token
   .argument("<id>", "the token's id, from `token list`")
   .action((id: string) =>
     withDatabase(async ({ db }) => {
+      const { apiTokenRevoke } = await import("./access/tokens.ts");
       const uuid = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(id);
       const revoked = uuid ? await apiTokenRevoke(db, id) : null;
       if (revoked === null) throw new Exit(1, `There is no token with the id "${id}".`);
@@ -160,6 +161,8 @@ program
   .option("--dry-run", "check and report, write nothing")
   .action((file: string, options: { dryRun?: boolean }) =>
     withDatabase(async ({ db }) => {
+      const { createReadStream } = await import("node:fs");
+      const { machinesImport } = await import("./inventory/importMachines.ts");
       const source = file === "-" ? process.stdin : createReadStream(file);
       const result = await machinesImport(db, source, {
         dryRun: options.dryRun === true,
@@ -197,11 +200,12 @@ try {
 }
 
 /** Runs a command on the configured database, beside a server that may be using it. */
-async function withDatabase(command: (database: Database, config: Config) => Promise<void>): Promise<void> {
+async function withDatabase(command: (database: Database) => Promise<void>): Promise<void> {
   const config = configRead();
+  const { databaseReady } = await import("./server/open.ts");
   const database = await databaseReady(config, logOpen("warn"), false);
   try {
-    await command(database, config);
+    await command(database);
   } finally {
     await database.close();
   }
@@ -232,8 +236,7 @@ function explain(error: unknown): number {
   }
   const known =
     error instanceof ConfigError ||
-    error instanceof EmbeddedDatabaseInUse ||
-    error instanceof MigrationsPending ||
+    error instanceof Refused ||
     error instanceof InvalidInput ||
     (error instanceof Error && "code" in error);
   process.stderr.write(`${known ? (error as Error).message : ((error as Error).stack ?? String(error))}\n`);

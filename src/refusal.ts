@@ -64,3 +64,6 @@ export class TryAgain extends Error {
     );
   }
 }
+
+/** The process cannot do what it was started for; the message tells the person who started it why. */
+export class Refused extends Error {}

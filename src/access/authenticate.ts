@@ -13,7 +13,10 @@ const claims = z.object({
   sub: z.string().optional(),
   holdfast_role: z.enum(TOKEN_ROLES),
   /** Slug of the organization; required for tenants. */
-  holdfast_organization: z.string().optional(),
+  holdfast_organization: z
+    .string()
+    .regex(/^[a-z0-9-]{1,63}$/)
+    .optional(),
 });
 
 /**

@@ -1,8 +1,7 @@
-import { z } from "zod";
 import { builder } from "../graphql/builder.ts";
 import { connectionOf, cursorsOf, PAGING } from "../graphql/connection.ts";
 import { globalIdEncode } from "../graphql/globalId.ts";
-import { inputParse } from "../graphql/input.ts";
+import { inputParse, text } from "../graphql/input.ts";
 import { RefusalRef } from "../graphql/refusal.ts";
 import { InvalidInput } from "../refusal.ts";
 import {
@@ -303,7 +302,7 @@ builder.queryField("organizations", (t) =>
       resolve: async (_root, args, context) => {
         const sight = sightOf(context.viewer);
         const owner = sight.kind === "organization" ? sight.organizationId : "*";
-        const cursors = cursorsOf("organizations", owner, z.string().max(63));
+        const cursors = cursorsOf("organizations", owner, text(63));
         const page = cursors.page(args);
         const rows = await organizationsPage(context.db, sight, page);
         return connectionOf(

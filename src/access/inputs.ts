@@ -16,7 +16,8 @@ export const createApiTokenInput = z.object({
   name: text(200),
   role: z.enum(TOKEN_ROLES),
   organizationId: optional(globalIdOf("Organization")),
-  expiresAt: optional(z.date()),
+  // Before year 1 PostgreSQL has another spelling; whatever is past is refused by its clock later.
+  expiresAt: optional(z.date().min(new Date("0001-01-01"), "is in the past")),
 });
 export const revokeApiTokenInput = z.object({ tokenId: globalIdOf("ApiToken") });
 export const setRolloutSwitchInput = z.object({ module: z.enum(FEATURE_MODULES), enabled: z.boolean() });

@@ -10,15 +10,16 @@
 // or refused.
 import { type ChildProcess, spawn, spawnSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
-import { existsSync, openSync, readdirSync, readFileSync } from "node:fs";
-import { chmod, chown, link, mkdir, rename, rm, writeFile } from "node:fs/promises";
+import { closeSync, existsSync, openSync, readdirSync, readFileSync, readlinkSync, statSync } from "node:fs";
+import { chmod, chown, link, mkdir, realpath, rename, rm, writeFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { createServer } from "node:net";
 import { arch, platform } from "node:os";
-import { dirname, join, resolve } from "node:path";
+import { dirname, join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { pathToFileURL } from "node:url";
 import pg from "pg";
+import { Refused } from "../refusal.ts";
 
 /** A running embedded server. */
 export interface EmbeddedDatabase {
@@ -43,7 +44,7 @@ export interface EmbeddedOptions {
 }
 
 /** Another process is using this data directory. */
-export class EmbeddedDatabaseInUse extends Error {
+export class EmbeddedDatabaseInUse extends Refused {
   override readonly name = "EmbeddedDatabaseInUse";
   constructor(dataDir: string, pid: number | null) {
     super(
@@ -59,26 +60,33 @@ const START_SECONDS = 60;
 
 /**
  * Finds the server of a data directory, or starts it (initializing the cluster first if need be).
- * @throws EmbeddedDatabaseInUse when `exclusive` and another process owns it; Error with the server's
+ * @throws EmbeddedDatabaseInUse when `exclusive` and another process owns it; Refused with the server's
  *   own words when it does not start.
  */
 export async function embeddedOpen(options: EmbeddedOptions): Promise<EmbeddedDatabase> {
-  const dataDir = resolve(options.dataDir);
+  await mkdir(options.dataDir, { recursive: true });
+  // One name for one directory: the server is recognized by the path it was started with.
+  const dataDir = await realpath(options.dataDir);
   const cluster = join(dataDir, "postgres");
-  await mkdir(dataDir, { recursive: true });
   const password = await passwordOf(dataDir);
-  const runner = await runnerFor(dataDir);
+  const runner = await runnerFor(dataDir, cluster);
   if (!existsSync(join(cluster, "PG_VERSION"))) await clusterCreate(runner, dataDir, cluster, password);
 
   const until = Date.now() + START_SECONDS * 1000;
   for (let attempt = 1; ; attempt++) {
     const found = await attach(cluster, password);
-    if (found !== null) return own(found, cluster, dataDir, password, options);
+    if (found !== null) {
+      const opened = await own(found, cluster, dataDir, password, options);
+      if (opened !== null) return opened;
+      // Its owner was just stopping it.
+      if (attempt >= 5) throw new Refused(`The embedded PostgreSQL in ${cluster} stops again and again.`);
+      continue;
+    }
     await staleLockRemove(cluster);
     const failure = await serverStart(runner, dataDir, cluster, password, options.settings ?? {});
     // A server that ended at once lost the race for the directory or for its port: look again.
     if (failure !== null && (attempt >= 5 || Date.now() > until)) {
-      throw new Error(`The embedded PostgreSQL in ${cluster} did not start:\n${failure}`);
+      throw new Refused(`The embedded PostgreSQL in ${cluster} did not start:\n${failure}`);
     }
     if (failure !== null) await delay(200);
   }
@@ -95,21 +103,22 @@ async function attach(cluster: string, password: string): Promise<Attached | nul
   for (let tries = 0; tries < 50; tries++) {
     const lock = lockRead(cluster);
     if (lock === null || !alive(lock.pid)) return null;
-    const client = new pg.Client({
-      ...connection(lock.port, password),
-      database: "postgres",
-      connectionTimeoutMillis: 5000,
-    });
-    client.on("error", () => undefined);
+    const client = session(lock.port, password);
     try {
       await client.connect();
       const { rows } = await client.query<{ dir: string }>("SELECT current_setting('data_directory') AS dir");
       if (rows[0]?.dir === cluster) return { client, port: lock.port, pid: lock.pid };
       await client.end();
       return null;
-    } catch {
+    } catch (error) {
       await client.end().catch(() => undefined);
-      if (!isPostgres(lock.pid)) return null;
+      if (!serves(lock.pid, cluster)) return null;
+      if (passwordRefused(error)) {
+        throw new Refused(
+          `The password in ${cluster}.password is not that of the embedded PostgreSQL in ${cluster}. ` +
+            "Put the file back, or choose another directory with HOLDFAST_DATA_DIR.",
+        );
+      }
       // It is starting up or shutting down.
       await delay(100);
     }
@@ -117,39 +126,46 @@ async function attach(cluster: string, password: string): Promise<Attached | nul
   return null;
 }
 
+function passwordRefused(error: unknown): boolean {
+  return error instanceof pg.DatabaseError && error.code === "28P01";
+}
+
+/** Takes the server over, or joins it as a guest; null when it went away meanwhile. */
 async function own(
   { client, port, pid }: Attached,
   cluster: string,
   dataDir: string,
   password: string,
   options: EmbeddedOptions,
-): Promise<EmbeddedDatabase> {
-  const { rows } = await client.query<{ mine: boolean }>("SELECT pg_try_advisory_lock($1) AS mine", [
-    OWNER_LOCK,
-  ]);
-  const owner = rows[0]?.mine === true;
-  if (!owner && options.exclusive) {
-    const holder = await client.query<{ name: string }>(
-      `SELECT a.application_name AS name FROM pg_locks l JOIN pg_stat_activity a USING (pid)
-       WHERE l.locktype = 'advisory' AND l.granted AND ((l.classid::bigint << 32) | l.objid::bigint) = $1`,
-      [OWNER_LOCK],
-    );
-    await client.end();
-    throw new EmbeddedDatabaseInUse(
-      dataDir,
-      Number(/\d+$/.exec(holder.rows[0]?.name ?? "")?.[0] ?? Number.NaN) || null,
-    );
+): Promise<EmbeddedDatabase | null> {
+  let owner: boolean;
+  try {
+    owner = await ownerLock(client);
+    if (!owner && options.exclusive) throw new EmbeddedDatabaseInUse(dataDir, await ownerPid(client));
+    await databaseCreate(client);
+  } catch (error) {
+    await client.end().catch(() => undefined);
+    if (error instanceof EmbeddedDatabaseInUse || serverAnswered(error)) throw error;
+    return null;
   }
-  if (owner) await client.query(`SET application_name = 'holdfast owner ${process.pid}'`);
-  await databaseCreate(client);
+  if (owner) await draftsRemove(dataDir);
+  let stopping = false;
+  const held = owner ? ownershipKeep(client, port, pid, cluster, password, () => stopping) : null;
   const { user } = connection(port, password);
   let stopped: Promise<void> | undefined;
   const stop = async () => {
-    await client.end().catch(() => undefined);
-    if (!owner) return;
-    if (alive(pid)) process.kill(pid, "SIGINT");
-    while (alive(pid) && lockRead(cluster)?.pid === pid) await delay(20);
-    if (options.persistent === false) await rm(dataDir, { recursive: true, force: true });
+    stopping = true;
+    // While the lock is still held: nobody is to adopt a server that is about to end.
+    if (held?.mine && serves(pid, cluster)) {
+      process.kill(pid, "SIGINT");
+      while (serves(pid, cluster)) await delay(20);
+      // A process has no command line in its last moments; one that nobody waits for stays listed for ever.
+      for (let tries = 0; alive(pid) && tries < 50; tries++) await delay(20);
+    }
+    await (held ?? client).end();
+    if (owner && options.persistent === false && !serves(pid, cluster)) {
+      await rm(dataDir, { recursive: true, force: true, maxRetries: 5 });
+    }
   };
   return {
     url: `postgresql://${user}:${encodeURIComponent(password)}@127.0.0.1:${port}/${DATABASE}`,
@@ -159,6 +175,64 @@ async function own(
       return stopped;
     },
   };
+}
+
+async function ownerLock(client: pg.Client): Promise<boolean> {
+  const { rows } = await client.query<{ mine: boolean }>("SELECT pg_try_advisory_lock($1) AS mine", [
+    OWNER_LOCK,
+  ]);
+  return rows[0]?.mine === true;
+}
+
+/** Process id of the owner, as its session's name tells it. */
+async function ownerPid(client: pg.Client): Promise<number | null> {
+  const { rows } = await client.query<{ name: string }>(
+    `SELECT a.application_name AS name FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+     WHERE l.locktype = 'advisory' AND l.granted AND ((l.classid::bigint << 32) | l.objid::bigint) = $1`,
+    [OWNER_LOCK],
+  );
+  return Number(/\d+$/.exec(rows[0]?.name ?? "")?.[0] ?? Number.NaN) || null;
+}
+
+/**
+ * Takes the lock again when its session is lost though the server runs on (it ends every session when
+ * one of its processes crashes), until the server ends. `mine` is false while the lock is not held.
+ */
+function ownershipKeep(
+  first: pg.Client,
+  port: number,
+  pid: number,
+  cluster: string,
+  password: string,
+  stopping: () => boolean,
+): { readonly mine: boolean; end(): Promise<void> } {
+  const held = { mine: true, end: () => first.end().catch(() => undefined) };
+  const lost = async () => {
+    held.mine = false;
+    while (!stopping() && serves(pid, cluster)) {
+      const client = session(port, password);
+      try {
+        await client.connect();
+        if (await ownerLock(client)) {
+          held.mine = true;
+          held.end = () => client.end().catch(() => undefined);
+          client.once("end", lost);
+          return;
+        }
+      } catch {
+        // The server is not back yet.
+      }
+      await client.end().catch(() => undefined);
+      await delay(500, undefined, { ref: false });
+    }
+  };
+  first.once("end", lost);
+  return held;
+}
+
+/** Whether an error is the server's considered answer, not the end of the session or of the server. */
+function serverAnswered(error: unknown): boolean {
+  return error instanceof pg.DatabaseError && !/^(57P|08)/.test(error.code ?? "");
 }
 
 async function databaseCreate(client: pg.Client): Promise<void> {
@@ -189,12 +263,14 @@ async function serverStart(
     max_connections: "200",
     ...settings,
   };
-  const output = openSync(log, "a");
+  const output = openSync(log, "a", 0o600);
+  const said = statSync(log).size;
   const server = runner.spawn(
     runner.postgres,
     ["-D", cluster, ...Object.entries(all).flatMap(([name, value]) => ["-c", `${name}=${value}`])],
     output,
   );
+  closeSync(output);
   let ended = false;
   server.once("exit", () => {
     ended = true;
@@ -205,21 +281,33 @@ async function serverStart(
   server.unref();
   const until = Date.now() + START_SECONDS * 1000;
   while (!ended && Date.now() < until) {
-    const client = new pg.Client({
-      ...connection(port, password),
-      database: "postgres",
-      connectionTimeoutMillis: 5000,
-    });
-    client.on("error", () => undefined);
+    const client = session(port, password);
     try {
       await client.connect();
       await client.end();
       return null;
-    } catch {
+    } catch (error) {
+      await client.end().catch(() => undefined);
+      const lock = lockRead(cluster);
+      if (passwordRefused(error) && lock?.port === port && serves(lock.pid, cluster)) return null;
       await delay(30);
     }
   }
-  return readFileSync(log, "utf8").split("\n").slice(-15).join("\n");
+  return logTail(log, said);
+}
+
+/** Names of the clusters that this process is initializing. */
+const drafts = new Set<string>();
+
+/** Removes what killed starts have left behind. */
+async function draftsRemove(dataDir: string): Promise<void> {
+  for (const name of readdirSync(dataDir)) {
+    const [, draft, pid] = /^(postgres\.new-(\d+)-[0-9a-f]+)/.exec(name) ?? [];
+    if (draft === undefined || drafts.has(join(dataDir, draft))) continue;
+    if (Number(pid) !== process.pid && alive(Number(pid))) continue;
+    // The killed start's initdb may be writing still; the next start removes the rest.
+    await rm(join(dataDir, name), { recursive: true, force: true, maxRetries: 5 }).catch(() => undefined);
+  }
 }
 
 /** Initializes a cluster beside its place and moves it there whole: a killed start leaves no half of one. */
@@ -229,12 +317,9 @@ async function clusterCreate(
   cluster: string,
   password: string,
 ): Promise<void> {
-  for (const name of readdirSync(dataDir)) {
-    const pid = Number(/^postgres\.new-(\d+)-/.exec(name)?.[1] ?? Number.NaN);
-    if (!Number.isNaN(pid) && (pid === process.pid || !alive(pid)))
-      await rm(join(dataDir, name), { recursive: true, force: true });
-  }
+  await draftsRemove(dataDir);
   const fresh = join(dataDir, `postgres.new-${process.pid}-${randomBytes(4).toString("hex")}`);
+  drafts.add(fresh);
   const passwordFile = `${fresh}.password`;
   try {
     await mkdir(fresh, { mode: 0o700 });
@@ -243,7 +328,9 @@ async function clusterCreate(
       await chown(fresh, runner.user.uid, runner.user.gid);
       await chown(passwordFile, runner.user.uid, runner.user.gid);
     }
-    const log = openSync(join(dataDir, "postgres.log"), "a");
+    const log = join(dataDir, "postgres.log");
+    const output = openSync(log, "a", 0o600);
+    const said = statSync(log).size;
     const initdb = runner.spawn(
       runner.initdb,
       [
@@ -255,15 +342,15 @@ async function clusterCreate(
         "--encoding=UTF8",
         "--locale=C",
       ],
-      log,
+      output,
     );
+    closeSync(output);
     const code = await new Promise<number | null>((done, failed) => {
       initdb.once("exit", done);
       initdb.once("error", failed);
     });
     if (code !== 0) {
-      const words = readFileSync(join(dataDir, "postgres.log"), "utf8").split("\n").slice(-10).join("\n");
-      throw new Error(`initdb could not create ${cluster}:\n${words}`);
+      throw new Refused(`initdb could not create ${cluster}:\n${logTail(log, said)}`);
     }
     await rename(fresh, cluster).catch((error: NodeJS.ErrnoException) => {
       // Somebody else's cluster is there already, whole.
@@ -272,6 +359,7 @@ async function clusterCreate(
   } finally {
     await rm(fresh, { recursive: true, force: true });
     await rm(passwordFile, { force: true });
+    drafts.delete(fresh);
   }
 }
 
@@ -284,15 +372,17 @@ interface Runner {
   spawn(program: string, args: string[], output: number): ChildProcess;
 }
 
-async function runnerFor(dataDir: string): Promise<Runner> {
+async function runnerFor(dataDir: string, cluster: string): Promise<Runner> {
   const { postgres, initdb } = await binaries();
   for (const program of [postgres, initdb]) await chmod(program, 0o755).catch(() => undefined);
   const start = (command: string, args: string[], output: number, as: { uid?: number; gid?: number }) =>
     spawn(command, args, {
       ...as,
       detached: true,
+      // The caller's directory may be closed to the server's user, and is not the server's to keep busy.
+      cwd: "/",
       stdio: ["ignore", output, output],
-      env: { ...process.env, LC_ALL: "C" },
+      env: { ...environment(), LC_ALL: "C" },
     });
   if (process.getuid?.() !== 0) {
     return {
@@ -302,7 +392,7 @@ async function runnerFor(dataDir: string): Promise<Runner> {
       spawn: (program, args, output) => start(program, args, output, {}),
     };
   }
-  const user = systemUser();
+  const user = clusterUser(cluster) ?? systemUser();
   const enters = [dirname(postgres), dataDir].every(
     (directory) => spawnSync("sh", ["-c", 'cd "$1"', "sh", directory], { ...user, cwd: "/" }).status === 0,
   );
@@ -312,9 +402,9 @@ async function runnerFor(dataDir: string): Promise<Runner> {
   // gives up root, and keeps only the right to pass through directories.
   const capability = capabilityToEnter();
   if (capability === null || spawnSync("setpriv", ["--version"]).error !== undefined) {
-    throw new Error(
-      `PostgreSQL does not run as root, and the user "postgres" may not enter ${dataDir} or ${dirname(postgres)}. ` +
-        "Run as an ordinary user, make the directories above searchable (chmod o+x), or set DATABASE_URL.",
+    throw new Refused(
+      `PostgreSQL does not run as root, and its user (uid ${user.uid}) may not enter ${dataDir} or ${dirname(postgres)}. ` +
+        "Run as an ordinary user, install setpriv (util-linux), make the directories above searchable (chmod o+x), or set DATABASE_URL.",
     );
   }
   const drop = [
@@ -332,6 +422,19 @@ async function runnerFor(dataDir: string): Promise<Runner> {
     user,
     spawn: (program, args, output) => start("setpriv", [...drop, program, ...args], output, {}),
   };
+}
+
+/** What the server needs not know: this program's secrets, and settings meant for other PostgreSQL clients. */
+function environment(): NodeJS.ProcessEnv {
+  return Object.fromEntries(
+    Object.entries(process.env).filter(([name]) => !/^(PG|HOLDFAST_|DATABASE_|TEST_DATABASE_)/.test(name)),
+  );
+}
+
+/** An existing cluster's owner, as whom alone PostgreSQL serves it; null when there is none, or root. */
+function clusterUser(cluster: string): { uid: number; gid: number } | null {
+  const found = statSync(cluster, { throwIfNoEntry: false });
+  return found === undefined || found.uid === 0 ? null : { uid: found.uid, gid: found.gid };
 }
 
 /** Which of root's rights lets a process through closed directories; null when root has none of them. */
@@ -354,7 +457,7 @@ function systemUser(): { uid: number; gid: number } {
   }
   const user = { uid: id("-u"), gid: id("-g") };
   if (Number.isNaN(user.uid) || Number.isNaN(user.gid)) {
-    throw new Error(
+    throw new Refused(
       'PostgreSQL does not run as root, and the system user "postgres" could not be created. Run as an ordinary user, or set DATABASE_URL.',
     );
   }
@@ -370,7 +473,7 @@ async function binaries(): Promise<{ postgres: string; initdb: string }> {
   try {
     path = require.resolve(name);
   } catch {
-    throw new Error(
+    throw new Refused(
       `There is no embedded PostgreSQL for ${system} on ${arch()} (${name} is not installed). Set DATABASE_URL.`,
     );
   }
@@ -381,18 +484,45 @@ async function binaries(): Promise<{ postgres: string; initdb: string }> {
 async function passwordOf(dataDir: string): Promise<string> {
   const path = join(dataDir, "postgres.password");
   if (!existsSync(path)) {
-    const draft = `${path}.${process.pid}`;
+    const draft = `${path}.${process.pid}-${randomBytes(4).toString("hex")}`;
     await writeFile(draft, randomBytes(24).toString("base64url"), { mode: 0o600 });
     await link(draft, path).catch((error: NodeJS.ErrnoException) => {
       if (error.code !== "EEXIST") throw error;
     });
     await rm(draft);
   }
-  return readFileSync(path, "utf8").trim();
+  try {
+    return readFileSync(path, "utf8").trim();
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "EACCES") throw error;
+    throw new Refused(
+      `${path} belongs to another user. Run as that user, or choose another directory with HOLDFAST_DATA_DIR.`,
+    );
+  }
 }
 
 function connection(port: number, password: string) {
   return { host: "127.0.0.1", port, user: "holdfast", password };
+}
+
+/** A session on the server that is not connected yet; the owner's process id is its name. */
+function session(port: number, password: string): pg.Client {
+  const client = new pg.Client({
+    ...connection(port, password),
+    database: "postgres",
+    application_name: `holdfast ${process.pid}`,
+    // PGSSLMODE in the environment is about some other server.
+    ssl: false,
+    connectionTimeoutMillis: 5000,
+  });
+  // A lost session is seen by the query that needs it, or by "end".
+  client.on("error", () => undefined);
+  return client;
+}
+
+/** The last lines that were written to the log after `from` bytes of it. */
+function logTail(log: string, from: number): string {
+  return readFileSync(log).subarray(from).toString("utf8").trim().split("\n").slice(-15).join("\n");
 }
 
 /** What postmaster.pid says; null when there is none, or it is not written out yet. */
@@ -406,11 +536,23 @@ function lockRead(cluster: string): { pid: number; port: number } | null {
   }
 }
 
-/** After a crash the lock file's process id may be somebody else's, and PostgreSQL would not start. */
+/**
+ * After a crash the lock file's process id may be somebody else's, and PostgreSQL would not start.
+ * The file is moved away before it is judged again, since another start may have replaced it. Should
+ * processes of the dead server be left, PostgreSQL's shared memory still refuses a second server.
+ */
 async function staleLockRemove(cluster: string): Promise<void> {
   const lock = lockRead(cluster);
-  if (lock !== null && alive(lock.pid) && !isPostgres(lock.pid))
-    await rm(join(cluster, "postmaster.pid"), { force: true });
+  if (lock === null || !alive(lock.pid) || serves(lock.pid, cluster)) return;
+  const path = join(cluster, "postmaster.pid");
+  const aside = `${path}.stale-${process.pid}`;
+  try {
+    await rename(path, aside);
+    if (Number.parseInt(readFileSync(aside, "utf8"), 10) !== lock.pid) await link(aside, path);
+  } catch (error) {
+    if (!["ENOENT", "EEXIST"].includes((error as NodeJS.ErrnoException).code ?? "")) throw error;
+  }
+  await rm(aside, { force: true });
 }
 
 function alive(pid: number): boolean {
@@ -422,13 +564,24 @@ function alive(pid: number): boolean {
   }
 }
 
-/** Whether a process looks like PostgreSQL; true where the system does not tell. */
-function isPostgres(pid: number): boolean {
+/**
+ * Whether a process is the server of this cluster, by its working directory or its command line: a
+ * process id alone may have passed to anybody, also to another PostgreSQL of the same user. true where
+ * the system tells neither.
+ */
+function serves(pid: number, cluster: string): boolean {
+  if (!alive(pid)) return false;
+  let command: string;
   try {
-    return /postgres/.test(readFileSync(`/proc/${pid}/cmdline`, "utf8"));
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code !== "ENOENT" || !existsSync("/proc/self");
+    // Empty for a process that has ended and whose parent has not asked yet.
+    command = readFileSync(`/proc/${pid}/cmdline`, "utf8").replaceAll("\0", " ");
+    if (/postgres/.test(command) && readlinkSync(`/proc/${pid}/cwd`) === cluster) return true;
+  } catch {
+    const ps = spawnSync("ps", ["-ww", "-o", "command=", "-p", String(pid)], { encoding: "utf8" });
+    if (ps.status === null) return alive(pid);
+    command = ps.stdout.trim();
   }
+  return `${command} `.includes(` -D ${cluster} `);
 }
 
 async function freePort(): Promise<number> {

@@ -4,11 +4,13 @@
 // Twice at once: an advisory lock lets one process migrate; the others wait and find nothing to do.
 import { readdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
+import { setTimeout as delay } from "node:timers/promises";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { PrismaPg } from "@prisma/adapter-pg";
 import { bindMigrationAwareSqlAdapterFactory, DriverAdapterError } from "@prisma/driver-adapter-utils";
 import type { MigrationList, SchemaEngine } from "@prisma/schema-engine-wasm";
 import pg from "pg";
+import { Refused } from "../refusal.ts";
 
 const MIGRATIONS = new URL("../../prisma/migrations/", import.meta.url);
 const SCHEMA = new URL("../../schema.prisma", import.meta.url);
@@ -27,14 +29,21 @@ export interface MigrationStatus {
 /**
  * Applies every pending migration, each once whoever else starts at the same time.
  * @param directory where the migrations are; the repository's own by default.
- * @throws Error naming the migration that failed, with PostgreSQL's message.
+ * @throws Refused naming the migration that failed, now or earlier, with PostgreSQL's message.
  */
 export async function migrate(url: string, directory: URL = MIGRATIONS): Promise<{ applied: string[] }> {
   const list = migrationsRead(directory);
   return withLock(url, async () => {
-    const pending = (await statusRead(url, list)).pending;
+    const { pending, failed } = await statusRead(url, list);
+    if (failed.length > 0) {
+      throw new Refused(
+        `Migration ${failed.join(", ")} was begun and did not finish. Find out how much of it the database has ` +
+          "and undo that, then let it be tried again: " +
+          `UPDATE _prisma_migrations SET rolled_back_at = now() WHERE migration_name = '${failed[0]}' AND finished_at IS NULL`,
+      );
+    }
     if (pending.length === 0) return { applied: [] };
-    const { engine, close } = await engineOpen(url);
+    const { engine, failure, close } = await engineOpen(url);
     try {
       const { appliedMigrationNames } = await engine.applyMigrations({
         migrationsList: list,
@@ -42,10 +51,9 @@ export async function migrate(url: string, directory: URL = MIGRATIONS): Promise
       });
       return { applied: appliedMigrationNames };
     } catch (error) {
-      const { failed } = await statusRead(url, list);
-      throw new Error(`Migration ${failed[0] ?? pending[0]} failed: ${(error as Error).message}`, {
-        cause: error,
-      });
+      const stuck = await statusRead(url, list).catch(() => ({ failed: [] }));
+      const message = failure()?.message ?? (error as Error).message;
+      throw new Refused(`Migration ${stuck.failed[0] ?? pending[0]} failed: ${message}`, { cause: error });
     } finally {
       await close();
     }
@@ -84,9 +92,19 @@ async function statusRead(url: string, list: MigrationList): Promise<MigrationSt
 
 async function withLock<T>(url: string, work: () => Promise<T>): Promise<T> {
   const client = new pg.Client({ connectionString: url });
+  // A lost session shows in the next query, or in the engine's.
+  client.on("error", () => undefined);
   await client.connect();
   try {
-    await client.query("SELECT pg_advisory_lock($1)", [LOCK]);
+    // Asked again and again: a session that waits inside a statement keeps a snapshot, for whose end a
+    // CREATE INDEX CONCURRENTLY of the migration would wait in turn.
+    while (true) {
+      const { rows } = await client.query<{ mine: boolean }>("SELECT pg_try_advisory_lock($1) AS mine", [
+        LOCK,
+      ]);
+      if (rows[0]?.mine === true) break;
+      await delay(100);
+    }
     return await work();
   } finally {
     await client.end();
@@ -121,6 +139,8 @@ type Adapter = Awaited<ReturnType<PrismaPg["connect"]>>;
 class MigrationPg extends PrismaPg {
   /** The engine does not close what it opens. */
   readonly opened: Adapter[] = [];
+  /** PostgreSQL's own words for the script that failed; the engine retells some of them. */
+  failure: pg.DatabaseError | undefined;
 
   override async connect(): Promise<Adapter> {
     const adapter = await super.connect();
@@ -129,6 +149,7 @@ class MigrationPg extends PrismaPg {
       try {
         await adapter.underlyingDriver().query(script);
       } catch (error) {
+        this.failure = error as pg.DatabaseError;
         const { message, code, severity, detail, column, hint } = error as pg.DatabaseError;
         throw new DriverAdapterError({
           kind: "postgres",
@@ -149,7 +170,9 @@ type Engine = typeof import("@prisma/schema-engine-wasm");
 let loaded: Promise<Engine> | undefined;
 
 /** Prisma's schema engine on a database. `close` lets go of its connections; call it whatever happens. */
-export async function engineOpen(url: string): Promise<{ engine: SchemaEngine; close(): Promise<void> }> {
+export async function engineOpen(
+  url: string,
+): Promise<{ engine: SchemaEngine; failure(): Error | undefined; close(): Promise<void> }> {
   loaded ??= engineLoad();
   const { SchemaEngine } = await loaded;
   const factory = new MigrationPg({ connectionString: url });
@@ -160,6 +183,7 @@ export async function engineOpen(url: string): Promise<{ engine: SchemaEngine; c
   );
   return {
     engine,
+    failure: () => factory.failure,
     async close() {
       engine.free();
       for (const adapter of factory.opened) await adapter.underlyingDriver().end();

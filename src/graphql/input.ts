@@ -3,7 +3,7 @@ import { InvalidInput } from "../refusal.ts";
 
 /**
  * Checks an argument against its schema.
- * @param path how the argument is called, for the message: `input`, `requirements`.
+ * @param path name of the argument that `value` is, e.g. `input`; "" when `value` holds the field's arguments.
  * @throws InvalidInput naming the first field that is wrong.
  */
 export function inputParse<Schema extends z.ZodType>(
@@ -14,7 +14,10 @@ export function inputParse<Schema extends z.ZodType>(
   const parsed = schema.safeParse(value);
   if (parsed.success) return parsed.data;
   const issue = parsed.error.issues[0];
-  throw new InvalidInput([path, ...(issue?.path ?? [])].join("."), issue?.message ?? "is not valid");
+  throw new InvalidInput(
+    [path, ...(issue?.path ?? [])].filter((part) => part !== "").join("."),
+    issue?.message ?? "is not valid",
+  );
 }
 
 /**

@@ -1,4 +1,4 @@
-import { GraphQLError } from "graphql";
+import { GraphQLError, Kind } from "graphql";
 import type { Log } from "../logging.ts";
 import { requestScope } from "../logging.ts";
 import { AccessDenied, InvalidInput, TryAgain } from "../refusal.ts";
@@ -27,12 +27,13 @@ export function errorMask(log: Log): (error: unknown) => Error {
       log.warn({ err: cause.cause }, "a request gave way to a lock");
       return new GraphQLError(cause.message, { ...locate, extensions: { code: "TRY_AGAIN" } });
     }
-    // Thrown by graphql-js itself: syntax, validation, and variables that do not fit their type. An
-    // answer that does not fit the schema has a path, and is ours to blame.
-    if (
+    // Thrown by graphql-js itself: syntax, validation, and variables that do not fit their type (which
+    // the executor wraps). An answer that does not fit the schema has a path, and is ours to blame.
+    const ofVariable = error.path === undefined && error.nodes?.[0]?.kind === Kind.VARIABLE_DEFINITION;
+    const ofDocument =
       (cause === undefined || cause === null) &&
-      (error.path === undefined || error.extensions["code"] !== undefined)
-    ) {
+      (error.path === undefined || error.extensions["code"] !== undefined);
+    if (ofVariable || ofDocument) {
       const code = error.extensions["code"] ?? "BAD_USER_INPUT";
       return new GraphQLError(error.message, {
         nodes: error.nodes ?? null,

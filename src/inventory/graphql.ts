@@ -3,7 +3,7 @@ import { OPERATORS, RESERVING } from "../access/viewer.ts";
 import { builder } from "../graphql/builder.ts";
 import { connectionOf, cursorsOf, PAGING } from "../graphql/connection.ts";
 import type { GraphContext } from "../graphql/context.ts";
-import { inputParse } from "../graphql/input.ts";
+import { inputParse, text } from "../graphql/input.ts";
 import { RefusalRef } from "../graphql/refusal.ts";
 import { vouched } from "../graphql/vouched.ts";
 import { machineCreate } from "./createMachine.ts";
@@ -267,11 +267,7 @@ const AllocationPreviewRef = builder.objectRef<AllocationPreview>("AllocationPre
           }),
         },
         resolve: async ({ requirements }, args, context) => {
-          const wanted = inputParse(
-            candidateFilter,
-            { verdict: args.verdict, reason: args.reason },
-            "candidates",
-          );
+          const wanted = inputParse(candidateFilter, { verdict: args.verdict, reason: args.reason }, "");
           const filter = {
             eligible: wanted.verdict === null ? null : wanted.verdict === "eligible",
             reason: wanted.reason,
@@ -454,7 +450,7 @@ builder.queryFields((t) => ({
       },
       resolve: async (_root, args, context) => {
         const filter = inputParse(machineFilter, args.filter ?? {}, "filter");
-        const cursors = cursorsOf("machines", "*", z.string().max(100));
+        const cursors = cursorsOf("machines", "*", text(100));
         const page = cursors.page(args);
         const rows = await machinesPage(context.db, filter, page);
         return connectionOf(
@@ -499,7 +495,7 @@ builder.queryFields((t) => ({
     authScopes: { role: OPERATORS },
     args: { siteCode: t.arg.string({ description: "Only this site; every site when left out." }) },
     resolve: (_root, args, context) => {
-      const { siteCode } = inputParse(fleetArguments, args, "fleet");
+      const { siteCode } = inputParse(fleetArguments, args, "");
       return fleetFigures(context.db, siteCode);
     },
   }),

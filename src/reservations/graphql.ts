@@ -459,12 +459,12 @@ builder.queryField("reservations", (t) =>
         const given = inputParse(
           reservationFilter,
           { state: args.state, organizationId: args.organizationId },
-          "reservations",
+          "",
         );
         const sight = sightOf(context.viewer);
         const organizationId =
           sight.kind === "organization" || given.organizationId !== null
-            ? actingOrganization(context.viewer, given.organizationId, "reservations.organizationId")
+            ? actingOrganization(context.viewer, given.organizationId, "organizationId")
             : null;
         const filter = { state: given.state, organizationId };
         const cursors = cursorsOf("reservations", organizationId ?? "*", reservationKey);

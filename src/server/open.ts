@@ -6,6 +6,7 @@ import { type Database, databaseOpen } from "../database/client.ts";
 import { type EmbeddedDatabase, embeddedOpen } from "../database/embedded.ts";
 import { migrate, migrationStatus } from "../database/migrate.ts";
 import type { Log } from "../logging.ts";
+import { Refused } from "../refusal.ts";
 
 /** The database that the configuration names, with the embedded server beneath it if there is one. */
 export interface OpenedDatabase extends Database {
@@ -13,7 +14,7 @@ export interface OpenedDatabase extends Database {
 }
 
 /** Pending migrations, and a start that may not apply them. */
-export class MigrationsPending extends Error {
+export class MigrationsPending extends Refused {
   override readonly name = "MigrationsPending";
 }
 

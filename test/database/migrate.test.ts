@@ -114,8 +114,18 @@ test("a migration that fails is named, with PostgreSQL's message, and is not cou
     const client = new pg.Client({ connectionString: empty.url });
     await client.connect();
     const { rows } = await client.query("SELECT to_regclass('b') AS b");
-    await client.end();
     expect(rows).toEqual([{ b: null }]);
+
+    // It is not passed over in silence by the next start, though nothing else is pending.
+    const again = await migrate(empty.url, url).catch((error: Error) => error);
+    expect(again).toBeInstanceOf(Error);
+    const { message } = again as Error;
+    expect(message).toContain("2_bad was begun and did not finish");
+    await client.query(message.slice(message.indexOf("UPDATE ")));
+    await client.end();
+    await writeFile(join(directory, "2_bad", "migration.sql"), "CREATE TABLE b (id int);");
+    expect(await migrate(empty.url, url)).toEqual({ applied: ["2_bad"] });
+    expect(await migrationStatus(empty.url, url)).toMatchObject({ pending: [], failed: [] });
   } finally {
     await rm(directory, { recursive: true });
     await empty.drop();

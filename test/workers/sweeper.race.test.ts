@@ -1,4 +1,3 @@
-import { type ChildProcess, spawn } from "node:child_process";
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { type Database, databaseOpen } from "../../src/database/client.ts";
 import { logOpen } from "../../src/logging.ts";
@@ -7,12 +6,12 @@ import { startApi, type TestApi } from "../support/api.ts";
 import { waitUntil } from "../support/barrier.ts";
 import { useTestDatabase } from "../support/database.ts";
 import { SweeperDocument } from "../support/operations.ts";
+import { holdfast, stopAll } from "../support/process.ts";
 import { breaches, clear, hold, machine, machines, organizations, switchSet } from "../support/world.ts";
 
 const database = useTestDatabase();
 const log = logOpen("silent");
 const pools: Database[] = [];
-const children: ChildProcess[] = [];
 let api: TestApi;
 
 beforeAll(async () => {
@@ -24,7 +23,7 @@ beforeAll(async () => {
   api = await startApi(database().url);
 });
 afterAll(async () => {
-  for (const child of children) child.kill("SIGKILL");
+  await stopAll();
   for (const pool of pools) await pool.close();
   await api.close();
 });
@@ -130,35 +129,7 @@ test("expired and cancelled stay apart", async () => {
   ]);
 });
 
-/** Starts `holdfast` with these arguments, for real. */
-function holdfast(args: string[], environment: Record<string, string>): ChildProcess {
-  const child = spawn(process.execPath, ["src/main.ts", ...args], {
-    stdio: ["ignore", "pipe", "ignore"],
-    env: {
-      ...process.env,
-      DATABASE_URL: database().url,
-      HOLDFAST_LOG_LEVEL: "info",
-      PORT: "0",
-      ...environment,
-    },
-  });
-  children.push(child);
-  return child;
-}
-
-async function ended(child: ChildProcess): Promise<number | null> {
-  if (child.exitCode !== null) return child.exitCode;
-  return new Promise((resolve) => child.once("exit", resolve));
-}
-
-/** Waits until a server says that it serves. */
-async function serving(child: ChildProcess): Promise<void> {
-  let output = "";
-  child.stdout?.on("data", (chunk: Buffer) => {
-    output += chunk.toString();
-  });
-  await waitUntil(() => output.includes('"msg":"serving"'), "the server serves");
-}
+const environment = (seconds: string) => ({ DATABASE_URL: database().url, HOLDFAST_SWEEP_SECONDS: seconds });
 
 /** Process ids of the workers that have recorded a sweep. */
 async function workersSeen(): Promise<number[]> {
@@ -173,29 +144,26 @@ test("`holdfast worker`, twice side by side and with the switch closed, sweeps a
   await organizations(database().pool, 1);
   await switchSet(database().pool, "datacenter", false);
   await overdue(20);
-  const workers = [
-    holdfast(["worker"], { HOLDFAST_SWEEP_SECONDS: "1" }),
-    holdfast(["worker"], { HOLDFAST_SWEEP_SECONDS: "1" }),
-  ];
+  const workers = [holdfast(["worker"], environment("1")), holdfast(["worker"], environment("1"))];
   await waitUntil(async () => (await held()) === 0, "the workers have swept");
   // It goes on: what falls due later is swept by a later tick.
   await overdue(1);
   await waitUntil(async () => (await held()) === 0, "a later tick has swept");
   await waitUntil(async () => (await workersSeen()).length === 2, "both workers have reported a sweep");
-  for (const worker of workers) worker.kill("SIGTERM");
-  expect(await Promise.all(workers.map(ended))).toEqual([0, 0]);
+  for (const worker of workers) worker.child.kill("SIGTERM");
+  expect(await Promise.all(workers.map((worker) => worker.ended()))).toEqual([0, 0]);
   expect(await breaches(database().pool)).toEqual([]);
 });
 
 test("the API process sweeps by default, and not with HOLDFAST_SWEEP_SECONDS=0", async () => {
   await overdue(3);
-  const silent = holdfast(["serve"], { HOLDFAST_SWEEP_SECONDS: "0" });
-  await serving(silent);
-  const sweeping = holdfast(["serve"], { HOLDFAST_SWEEP_SECONDS: "1" });
+  const silent = holdfast(["serve"], environment("0"));
+  await silent.served();
+  const sweeping = holdfast(["serve"], environment("1"));
   await waitUntil(async () => (await held()) === 0, "the server has swept");
   await waitUntil(async () => (await workersSeen()).length > 0, "the sweep is recorded");
-  expect(await workersSeen()).toEqual([sweeping.pid]);
-  silent.kill("SIGTERM");
-  sweeping.kill("SIGTERM");
-  expect(await Promise.all([ended(silent), ended(sweeping)])).toEqual([0, 0]);
+  expect(await workersSeen()).toEqual([sweeping.child.pid]);
+  silent.child.kill("SIGTERM");
+  sweeping.child.kill("SIGTERM");
+  expect(await Promise.all([silent.ended(), sweeping.ended()])).toEqual([0, 0]);
 });
