@@ -10,7 +10,8 @@ export default defineConfig({
     globalSetup: "test/support/globalSetup.ts",
     // One worker a core of the smallest machine the suite is meant for.
     maxWorkers: 2,
-    testTimeout: 60_000,
-    hookTimeout: 60_000,
+    // Far above what anything takes, for machines that do much else besides.
+    testTimeout: 240_000,
+    hookTimeout: 120_000,
   },
 });

@@ -1,7 +1,9 @@
 import { z } from "zod";
 
-const seconds = (fallback: number, min: number, max: number) =>
-  z.coerce.number().int().min(min).max(max).default(fallback);
+const whole = (fallback: number, min: number, max: number) => {
+  const error = `must be a whole number from ${min} to ${max}`;
+  return z.coerce.number({ error }).int({ error }).min(min, { error }).max(max, { error }).default(fallback);
+};
 const flag = (fallback: "0" | "1") =>
   z
     .enum(["0", "1"], { error: "must be 0 or 1" })
@@ -10,10 +12,10 @@ const flag = (fallback: "0" | "1") =>
 const httpUrl = z.url({ protocol: /^https?$/, error: "must be an http(s) URL" });
 
 const environment = z.object({
-  PORT: z.coerce.number().int().min(0).max(65535).default(4000),
+  PORT: whole(4000, 0, 65535),
   HOST: z.string().default("127.0.0.1"),
   DATABASE_URL: z.url({ protocol: /^postgres(ql)?$/, error: "must be a postgresql:// URL" }).optional(),
-  DATABASE_POOL_SIZE: z.coerce.number().int().min(1).max(500).default(10),
+  DATABASE_POOL_SIZE: whole(10, 1, 500),
   HOLDFAST_NAMED_STATEMENTS: flag("1"),
   HOLDFAST_MIGRATE: flag("1"),
   HOLDFAST_DATA_DIR: z.string().default(".holdfast"),
@@ -23,10 +25,10 @@ const environment = z.object({
     .min(20, { error: "must have at least 20 characters" })
     .max(500)
     .optional(),
-  HOLDFAST_HOLD_SECONDS: seconds(900, 1, 2_592_000),
-  HOLDFAST_HOLD_LIMIT: z.coerce.number().int().min(0).max(100_000).default(10),
-  HOLDFAST_COOL_DOWN_SECONDS: seconds(0, 0, 86_400),
-  HOLDFAST_SWEEP_SECONDS: seconds(60, 0, 86_400),
+  HOLDFAST_HOLD_SECONDS: whole(900, 1, 2_592_000),
+  HOLDFAST_HOLD_LIMIT: whole(10, 0, 100_000),
+  HOLDFAST_COOL_DOWN_SECONDS: whole(0, 0, 86_400),
+  HOLDFAST_SWEEP_SECONDS: whole(60, 0, 86_400),
   HOLDFAST_ALLOWED_ORIGINS: z
     .string()
     .default("")
@@ -101,6 +103,14 @@ export function configRead(variables: NodeJS.ProcessEnv = process.env): Config {
     throw new ConfigError(`The environment is not valid:\n${lines.join("\n")}`);
   }
   const env = parsed.data;
+  if (
+    env.HOLDFAST_JWKS_URL === undefined &&
+    (env.HOLDFAST_JWT_ISSUER ?? env.HOLDFAST_JWT_AUDIENCE) !== undefined
+  ) {
+    throw new ConfigError(
+      "The environment is not valid:\n  HOLDFAST_JWT_ISSUER and HOLDFAST_JWT_AUDIENCE need HOLDFAST_JWKS_URL",
+    );
+  }
   return {
     host: env.HOST,
     port: env.PORT,

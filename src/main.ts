@@ -98,6 +98,9 @@ token
   .action((name: string, options: { role: TokenRole; organization?: string; expires?: Date }) =>
     withDatabase(async ({ db }) => {
       let organizationId: string | null = null;
+      if (options.role === "tenant" && options.organization === undefined) {
+        throw new Exit(2, "A tenant token needs --organization SLUG.");
+      }
       if (options.organization !== undefined) {
         const found = await db.organization.findUnique({
           where: { slug: options.organization },
@@ -194,6 +197,16 @@ program
   );
 
 try {
+  const [name] = process.argv.slice(2);
+  // With a default command, commander would take a misspelt name for that command's argument.
+  if (
+    name !== undefined &&
+    !name.startsWith("-") &&
+    name !== "help" &&
+    !program.commands.some((one) => one.name() === name)
+  ) {
+    throw new Exit(2, `There is no command "${name}". See holdfast --help.`);
+  }
   await program.parseAsync();
 } catch (error) {
   process.exitCode = explain(error);

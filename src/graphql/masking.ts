@@ -11,6 +11,9 @@ import { AccessDenied, InvalidInput, TryAgain } from "../refusal.ts";
  */
 export function errorMask(log: Log): (error: unknown) => Error {
   return (error) => {
+    // What a resolver throws comes wrapped; these two are thrown on the way to the first one.
+    if (error instanceof SyntaxError) return unreadable("The variables or extensions are not valid JSON.");
+    if (error instanceof RangeError) return unreadable("The document is nested too deeply.");
     if (!(error instanceof GraphQLError)) return internal(log, error, error);
     const cause = error.originalError;
     const locate = { nodes: error.nodes ?? null, path: error.path ?? null };
@@ -45,6 +48,10 @@ export function errorMask(log: Log): (error: unknown) => Error {
     }
     return internal(log, cause ?? error, error);
   };
+}
+
+function unreadable(message: string): GraphQLError {
+  return new GraphQLError(message, { extensions: { code: "BAD_REQUEST", http: { status: 400 } } });
 }
 
 function internal(log: Log, cause: unknown, error: unknown): GraphQLError {

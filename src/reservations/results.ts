@@ -220,8 +220,8 @@ export function holdLimitReached(
         )
       : refusal(
           "HoldLimitReached",
-          "USE_EXISTING",
-          `This organization holds ${held.length} machines, and may hold ${limit} at one time. Convert or cancel one of them first, wait until the first runs out, or ask an operator to raise the limit.`,
+          "WAIT",
+          `This organization holds ${held.length} machines, and may hold ${limit} at one time; nothing was reserved. Convert or cancel one of them, or wait until the first runs out; then send the same request again. An operator can raise the limit.`,
           untilFirstEndsMs,
         );
   return { ...base, limit, held };

@@ -3,7 +3,8 @@ import { globalIdEncode } from "../graphql/globalId.ts";
 import { DEMO_ORGANIZATION } from "./demo.ts";
 
 const inventory = `# 1. Look at the inventory: what is there, and what is free.
-# First put your operator token into the tab "Headers" below.
+# First put your operator token into "Headers" below
+# (each tab has its own).
 query Inventory {
   viewer { role tokenName }
   fleet { siteCode machines free held bound notReady }
@@ -14,7 +15,8 @@ query Inventory {
   }
 }`;
 
-const preview = `# 2. Preview an order: every machine, with every reason that rules it out. Writes nothing.
+const preview = `# 2. Preview an order: every machine, and every
+# reason that rules it out. Writes nothing.
 query Preview {
   allocationPreview(requirements: { siteCode: "FRA", minCpuCores: 8, labels: ["nvme"] }) {
     considered
@@ -26,7 +28,8 @@ query Preview {
   }
 }`;
 
-const reserve = `# 3. Reserve it. Run it twice: the same key never takes a second machine.
+const reserve = `# 3. Reserve it. Run it twice: the same key
+# never takes a second machine.
 mutation Reserve($organizationId: ID!) {
   reserveMachine(input: {
     organizationId: $organizationId
@@ -41,7 +44,8 @@ mutation Reserve($organizationId: ID!) {
   }
 }`;
 
-const convert = `# 4. The customer has paid: convert the hold. Put the reservation's id into the variables.
+const convert = `# 4. The customer has paid: convert the hold.
+# Put the id from tab 3 into "Variables" below.
 mutation Convert($reservationId: ID!) {
   convertReservation(input: { reservationId: $reservationId, serviceReference: "service-1001" }) {
     __typename
@@ -50,7 +54,8 @@ mutation Convert($reservationId: ID!) {
   }
 }`;
 
-const refused = `# 5. A refusal says which kind it is: BUY_MORE here, RETRY when somebody was faster.
+const refused = `# 5. A refusal says which kind it is: BUY_MORE
+# here, RETRY when somebody was faster.
 mutation Refused($organizationId: ID!) {
   reserveMachine(input: {
     organizationId: $organizationId

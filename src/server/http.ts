@@ -26,13 +26,15 @@ export interface ApiServices {
 export interface Api {
   readonly server: Server;
   /**
-   * Stops accepting: `/ready` says so, idle connections are closed, and busy ones end with their answer.
-   * @returns when the last request is answered.
+   * Stops accepting: `/ready` says so, idle connections are closed, and busy ones end with their answer,
+   * or after 10 seconds without.
+   * @returns when the last connection is closed.
    */
   drain(): Promise<void>;
 }
 
 const MAX_BODY_BYTES = 1_000_000;
+const DRAIN_MS = 10_000;
 
 /** Builds the API: `/graphql` with GraphiQL, `/health` (the process lives) and `/ready` (it can serve). */
 export function apiOpen(services: ApiServices): Api {
@@ -107,7 +109,10 @@ export function apiOpen(services: ApiServices): Api {
       draining = true;
       const closed = new Promise<void>((resolve) => server.close(() => resolve()));
       server.closeIdleConnections();
+      // A client that never finishes its request, or never reads its answer, holds nobody up for ever.
+      const impatience = setTimeout(() => server.closeAllConnections(), DRAIN_MS);
       await closed;
+      clearTimeout(impatience);
     },
   };
 }

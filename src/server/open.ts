@@ -1,4 +1,5 @@
-import { mkdir, open, readFile } from "node:fs/promises";
+import { existsSync } from "node:fs";
+import { link, mkdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { apiTokenEnsure, secretNew } from "../access/tokens.ts";
 import type { Config } from "../config.ts";
@@ -83,12 +84,14 @@ export async function operatorTokenEnsure(database: Database, config: Config): P
   if (config.databaseUrl !== null) return null;
   const path = join(config.dataDir, "operator-token");
   await mkdir(config.dataDir, { recursive: true });
-  try {
-    const file = await open(path, "wx", 0o600);
-    await file.writeFile(`${secretNew()}\n`);
-    await file.close();
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
+  if (!existsSync(path)) {
+    // Written aside and linked, so that the file is never there without its secret.
+    const draft = `${path}.${process.pid}`;
+    await writeFile(draft, `${secretNew()}\n`, { mode: 0o600 });
+    await link(draft, path).catch((error: NodeJS.ErrnoException) => {
+      if (error.code !== "EEXIST") throw error;
+    });
+    await rm(draft);
   }
   const secret = (await readFile(path, "utf8")).trim();
   await apiTokenEnsure(database.db, secret, "operator (generated at first start)");

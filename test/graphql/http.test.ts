@@ -768,3 +768,13 @@ describe("with a JWKS", () => {
     expect(answer.errors?.[0]?.extensions?.["code"]).toBe("UNAUTHENTICATED");
   });
 });
+
+test("variables by GET that are no JSON, and a document too deep to parse, are the client's mistakes: 400, nothing masked", async () => {
+  const get = await fetch(`${api.url}?query=${encodeURIComponent("{viewer{role}}")}&variables=x`, {
+    headers: { authorization: `Bearer ${api.operator}` },
+  });
+  expect(get.status).toBe(400);
+  expect(await get.json()).toMatchObject({ errors: [{ extensions: { code: "BAD_REQUEST" } }] });
+  const deep = await api.send(`{ nodes(ids: ${"[".repeat(1900)}${"]".repeat(1900)}) { id } }`);
+  expect(JSON.stringify(deep.errors)).not.toContain("INTERNAL_SERVER_ERROR");
+});

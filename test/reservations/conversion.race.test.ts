@@ -126,6 +126,40 @@ test("two extensions at once add the hold time once", async () => {
   expect(kinds(results)).toEqual(["ExtensionLimitReached", "ReservationExtended"]);
 });
 
+test("an order that is counted while a hold is being extended waits for it: the limit holds", async () => {
+  const { pool } = database();
+  await machine(pool);
+  await pool.query("UPDATE organization SET hold_limit = 1 WHERE id = $1", [acme]);
+  const id = await hold(pool, await machine(pool), { organization: acme, endsIn: 1 });
+  const keeper = await database().connect();
+  try {
+    await keeper.query("BEGIN");
+    await keeper.query("SELECT reservation_extend($1, NULL, false)", [id]);
+    // The old deadline passes; only the uncommitted one keeps the hold alive.
+    await waitUntil(async () => {
+      const { rows } = await pool.query(
+        "SELECT expires_at <= clock_timestamp() AS over FROM reservation WHERE id = $1",
+        [id],
+      );
+      return (rows[0] as { over: boolean }).over;
+    }, "the old deadline has passed");
+    const { rows } = await keeper.query<{ pid: number }>("SELECT pg_backend_pid() AS pid");
+    const ordering = api(1).run(ReserveMachineDocument, order(acme));
+    await waitUntil(async () => {
+      const blocked = await pool.query(
+        "SELECT FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))",
+        [rows[0]?.pid],
+      );
+      return blocked.rowCount === 1;
+    }, "the order waits for the extension");
+    await keeper.query("COMMIT");
+    expect((await ordering).reserveMachine?.__typename).toBe("HoldLimitReached");
+  } finally {
+    await keeper.end();
+    await pool.query("UPDATE organization SET hold_limit = NULL WHERE id = $1", [acme]);
+  }
+});
+
 test("two releases at once: one, and the other is told; the machine is in CLEANING", async () => {
   const { pool } = database();
   const id = await hold(pool, await machine(pool), { organization: acme });

@@ -231,7 +231,7 @@ test("HoldLimitReached: the organization's own limit, counted without lapsed hol
     const second = await reserved();
     expect(await reserve()).toMatchObject({
       __typename: "HoldLimitReached",
-      nextAction: "USE_EXISTING",
+      nextAction: "WAIT",
       limit: 2,
       held: [{ id: first.id }, { id: second.id }],
     });

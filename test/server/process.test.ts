@@ -1,6 +1,7 @@
 import { execFile } from "node:child_process";
 import { randomUUID } from "node:crypto";
 import { chmod, mkdtemp, readFile, rm, stat, writeFile } from "node:fs/promises";
+import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
@@ -167,6 +168,25 @@ test("SIGTERM under load: every answer that was given is true, every other order
       expect(["MachineReserved", "AlreadyReserved", "SomeoneWasFaster"]).toContain(replay?.__typename);
     }
   }
+});
+
+test("a client that never finishes its request does not keep a server from ending", async () => {
+  const server = holdfast([], { DATABASE_URL: database().url, HOLDFAST_SWEEP_SECONDS: "0" });
+  const { port } = new URL(await server.served());
+  const slow = connect(Number(port), "127.0.0.1");
+  slow.on("error", () => undefined);
+  await new Promise<void>((resolve) => slow.once("connect", resolve));
+  slow.write(
+    "POST /graphql HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{",
+  );
+  const closed = new Promise((resolve) => slow.once("close", resolve));
+  await waitUntil(
+    async () => (await fetch(`http://127.0.0.1:${port}/health`)).ok,
+    "the server has read what was sent before",
+  );
+  server.child.kill("SIGTERM");
+  await closed;
+  expect(await server.ended()).toBe(0);
 });
 
 test("with DATABASE_URL a start migrates and adds no demo data; with HOLDFAST_MIGRATE=0 it refuses what is pending", async () => {

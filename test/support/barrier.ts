@@ -12,11 +12,11 @@ export function barrier(parties: number): () => Promise<void> {
   };
 }
 
-const PATIENCE_MS = 30_000;
+const PATIENCE_MS = 90_000;
 
 /**
  * Polls a condition, instead of sleeping and hoping.
- * @throws Error with the label when it does not come true in 30 seconds.
+ * @throws Error with the label when it does not come true in 90 seconds.
  */
 export async function waitUntil(condition: () => boolean | Promise<boolean>, label: string): Promise<void> {
   const end = Date.now() + PATIENCE_MS;

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
+import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from "vitest";
 import { type Database, databaseOpen } from "../../src/database/client.ts";
 import { logOpen } from "../../src/logging.ts";
 import { sweep } from "../../src/workers/sweeper.ts";
@@ -23,10 +23,10 @@ beforeAll(async () => {
   api = await startApi(database().url);
 });
 afterAll(async () => {
-  await stopAll();
   for (const pool of pools) await pool.close();
   await api.close();
 });
+afterEach(stopAll);
 beforeEach(async () => {
   await clear(database().pool);
   await database().pool.query("DELETE FROM sweep");

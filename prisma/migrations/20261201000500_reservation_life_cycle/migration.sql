@@ -33,7 +33,8 @@ END $$;
 
 -- 'extended' | 'not_found' | 'module_disabled' | 'limit' | 'converted' | 'expired' | 'cancelled'.
 -- Adds the hold time once more, never beyond twice the hold time in all. Repeating it is refused
--- with 'limit' as soon as nothing more can be added.
+-- with 'limit' as soon as nothing more can be added. Locks the organization first, as reserving does:
+-- an order that is counting holds must not miss one whose deadline is just being moved.
 CREATE FUNCTION reservation_extend(p_reservation uuid, p_organization uuid, p_follow_switch boolean)
 RETURNS text LANGUAGE plpgsql VOLATILE SET lock_timeout = '3s' AS $$
 DECLARE
@@ -43,6 +44,7 @@ BEGIN
   SELECT * INTO v FROM reservation
   WHERE id = p_reservation AND (p_organization IS NULL OR organization_id = p_organization);
   IF NOT FOUND THEN RETURN 'not_found'; END IF;
+  PERFORM FROM organization WHERE id = v.organization_id FOR NO KEY UPDATE;
   PERFORM FROM machine WHERE id = v.machine_id FOR UPDATE;
   SELECT * INTO v FROM reservation WHERE id = p_reservation FOR UPDATE;
   IF v.state <> 'held' THEN RETURN v.state; END IF;
