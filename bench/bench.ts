@@ -1,366 +1,574 @@
-// `npm run bench`: what a reservation costs, beside a floor and a hand-written service, in one run.
-// See docs/benchmark.md.
-import { type ChildProcess, execFile, spawn } from "node:child_process";
-import { mkdir, mkdtemp, writeFile } from "node:fs/promises";
-import { createServer } from "node:net";
-import { cpus, tmpdir } from "node:os";
+// Measures what a reservation costs, beside the same work without a framework and without a service.
+// How to run and to read it: docs/benchmark.md.
+import { randomBytes } from "node:crypto";
+import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { arch, availableParallelism, cpus, platform, tmpdir } from "node:os";
 import { join } from "node:path";
-import { setTimeout as delay } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
-import { parseArgs, promisify } from "node:util";
+import { parseArgs } from "node:util";
 import pg from "pg";
-import { apiTokenEnsure } from "../src/access/tokens.ts";
-import { databaseOpen } from "../src/database/client.ts";
 import { embeddedOpen } from "../src/database/embedded.ts";
 import { migrate } from "../src/database/migrate.ts";
-import { datasetFill, ORDERS, restock, sellOut } from "./dataset.ts";
-import { productTarget, restTarget, type Slice, slice, type Target, TOKEN } from "./load.ts";
+import {
+  ANY_MACHINE,
+  datasetConnect,
+  datasetCreate,
+  datasetFreeAll,
+  datasetGrow,
+  datasetHoldAllBut,
+  ORDER_REFERENCE,
+  organizationId,
+  sliceTakeBack,
+} from "./dataset.ts";
+import { floorMissing, floorRun } from "./floor.ts";
+import type { LoadJob, LoadResult } from "./load.ts";
+import { type Load, loadStart, type Service, serviceStart } from "./processes.ts";
+import {
+  type Cell,
+  CONTENDERS,
+  type Contender,
+  CRITERION,
+  cellsText,
+  type Growth,
+  growthText,
+  quantile,
+  type Turn,
+  verdicts,
+  verdictsText,
+} from "./report.ts";
 
-const { values: flags } = parseArgs({
-  options: {
-    quick: { type: "boolean", default: false },
-    sizes: { type: "string" },
-    connections: { type: "string" },
-    rounds: { type: "string" },
-    seconds: { type: "string" },
-    warmup: { type: "string" },
-    pool: { type: "string" },
-  },
-});
-const list = (given: string | undefined, fallback: number[]) => given?.split(",").map(Number) ?? fallback;
-const sizes = list(flags.sizes, flags.quick ? [1000, 10_000] : [1000, 10_000, 100_000]);
-const connectionCounts = list(flags.connections, flags.quick ? [8, 32] : [1, 8, 32, 100]);
-const rounds = Number(flags.rounds ?? 3);
-const seconds = Number(flags.seconds ?? (flags.quick ? 1.5 : 2));
-const warmup = Number(flags.warmup ?? (flags.quick ? 5 : 20));
-const poolSize = Number(flags.pool ?? 10);
+const USAGE = `Usage: npm run bench -- [options]
 
-/** The product must reach this share of the hand-written service at 8 and 32 connections. */
-const CRITERION = 0.65;
-const CRITERION_AT = [8, 32];
+  --quick              1k and 10k machines, 8 and 32 connections, short turns: about two minutes
+  --sizes LIST         machines, ascending               (default 1000,10000,100000)
+  --connections LIST   connections of the load generator (default 1,8,32,100)
+  --rounds N           turns of every contender          (default 5)
+  --seconds N          measured seconds of each turn     (default 1.5)
+  --warmup N           seconds that warm up each service (default 15)
+  --pool N             database connections of each service (default 10)
+  --no-growth          leave out what a reservation costs as the inventory grows
 
-type Contender = "floor" | "rest" | "rest-function" | "product";
-const CONTENDERS: readonly Contender[] = ["product", "rest", "rest-function", "floor"];
+BENCH_DATABASE_URL names a PostgreSQL to create and drop a database in; by default a server is started
+in a temporary directory.`;
 
-interface Measured {
-  readonly perSecond: number;
-  readonly p50: number | null;
-  readonly p99: number | null;
-  readonly lost: number;
+interface Options {
+  readonly sizes: readonly number[];
+  readonly connections: readonly number[];
+  readonly rounds: number;
+  readonly seconds: number;
+  readonly warmup: number;
+  readonly pool: number;
+  readonly growth: boolean;
 }
 
-const children = new Set<ChildProcess>();
-const cleanups: (() => Promise<unknown>)[] = [];
+/** A slice sells this share of what is free at the most, so that no order meets an empty shelf. */
+const SLICE_SHARE = 0.6;
+/** What the smallest inventory needs, so that 100 connections have more than a handful of orders each. */
+const SMALLEST = 500;
+/** Orders for each second of warming up, and how many times the seconds it may take to answer them. */
+const WARM_UP_ORDERS = 400;
+const WARM_UP_AT_MOST = 4;
+/** Share that is free on the nearly empty shelf. */
+const SCARCE = 0.001;
+/** Small slices between two VACUUMs. */
+const VACUUM_EVERY = 50;
+let runs = 0;
 
-async function main(): Promise<boolean> {
+/** Aborted by Ctrl-C. */
+const interrupted = new AbortController();
+
+class UsageError extends Error {}
+
+try {
+  const options = optionsRead(process.argv.slice(2));
+  if (options === null) process.stdout.write(`${USAGE}\n`);
+  else process.exitCode = (await bench(options)) ? 0 : 1;
+} catch (error) {
+  if (interrupted.signal.aborted) {
+    process.stderr.write("Interrupted; everything is cleaned up.\n");
+    process.exitCode = 130;
+  } else if (error instanceof UsageError) {
+    process.stderr.write(`${error.message}\n\n${USAGE}\n`);
+    process.exitCode = 2;
+  } else {
+    process.stderr.write(`${error instanceof Error ? error.stack : String(error)}\n`);
+    process.exitCode = 1;
+  }
+}
+
+/** Everything that a turn needs. */
+interface Bench {
+  readonly options: Options;
+  readonly url: string;
+  readonly secret: string;
+  readonly directory: string;
+  readonly database: pg.Client;
+  readonly load: Load;
+  readonly services: Readonly<Record<Exclude<Contender, "floor">, Service>>;
+  readonly contenders: readonly Contender[];
+}
+
+/** @returns whether the criterion is met. */
+async function bench(options: Options): Promise<boolean> {
+  const startedAt = new Date();
+  for (const signal of ["SIGINT", "SIGTERM"] as const) process.once(signal, () => interrupted.abort());
+  await using ends = new AsyncDisposableStack();
+
   const directory = await mkdtemp(join(tmpdir(), "holdfast-bench-"));
-  // PostgreSQL's own settings, full durability among them; only room for the connections.
-  const server = await embeddedOpen({
-    dataDir: directory,
-    exclusive: true,
-    persistent: false,
-    settings: { max_connections: "300" },
-  });
-  cleanups.push(() => server.stop());
-  const floorThere = await hasPgbench();
-  if (!floorThere)
-    say("pgbench is not on the PATH (Debian: postgresql-contrib or postgresql-15): the floor is left out.");
+  ends.defer(() => rm(directory, { recursive: true, force: true }));
+  const missing = await floorMissing();
+  if (missing !== null) say(missing);
+  const url = await databaseMake(ends, directory);
+  await migrate(url);
+  const database = await datasetConnect(url);
+  ends.defer(() => database.end());
+  const secret = `holdfast_${randomBytes(32).toString("base64url")}`;
+  await datasetCreate(database, secret);
+  await datasetGrow(database, options.sizes[0] ?? SMALLEST);
+  interrupted.signal.throwIfAborted();
+
+  const start = async (args: string[], env: Record<string, string>) => {
+    const service = await serviceStart(args, { DATABASE_URL: url, ...env });
+    ends.defer(() => service.stop());
+    return service;
+  };
+  const pool = String(options.pool);
+  const services = {
+    product: await start(["src/main.ts"], {
+      PORT: "0",
+      HOST: "127.0.0.1",
+      DATABASE_POOL_SIZE: pool,
+      HOLDFAST_MIGRATE: "0",
+      HOLDFAST_SWEEP_SECONDS: "0",
+      HOLDFAST_HOLD_LIMIT: "100000",
+      HOLDFAST_LOG_LEVEL: "warn",
+    }),
+    rest: await start(["bench/rest.ts"], { POOL_SIZE: pool }),
+    "rest-function": await start(["bench/rest.ts", "--mode", "function"], { POOL_SIZE: pool }),
+  };
+  const load = loadStart();
+  ends.defer(() => load.stop());
+  interrupted.signal.addEventListener("abort", () => void load.stop());
+
+  const all: Bench = {
+    options,
+    url,
+    secret,
+    directory,
+    database,
+    load,
+    services,
+    contenders: CONTENDERS.filter((contender) => contender !== "floor" || missing === null),
+  };
+  const { rows } = await database.query<Record<string, string>>(
+    `SELECT current_setting('server_version') AS version, current_setting('fsync') AS fsync,
+            current_setting('synchronous_commit') AS synchronous_commit`,
+  );
+  const environment = {
+    node: process.version,
+    postgresql: rows[0],
+    processors: availableParallelism(),
+    processor: cpus()[0]?.model ?? "unknown",
+    system: `${platform()} ${arch()}`,
+  };
   say(
-    `${cpus().length} cores, shared by PostgreSQL, the contender and the load; pool of ${poolSize}; ${rounds} rounds of ${seconds} s each.`,
+    `Node ${environment.node}, PostgreSQL ${rows[0]?.["version"]} (fsync ${rows[0]?.["fsync"]}, synchronous_commit ${rows[0]?.["synchronous_commit"]}), ` +
+      `${environment.processors} × ${environment.processor}. They are shared by the database, the service and the load generator: ` +
+      "compare within a run, and take the ratios with you, not the rates.",
   );
 
-  const results: object[] = [];
-  const growth: object[] = [];
-  let passed = true;
-  for (const size of sizes) {
-    const url = await databaseCreate(server.url, `bench_${size}`);
-    const pool = new pg.Pool({ connectionString: url, max: 4 });
-    await datasetFill(pool, size);
-    const { rows } = await pool.query<{ id: string }>("SELECT id FROM bench_organization ORDER BY n");
-    const organizations = rows.map((row) => row.id);
-    const ports = { product: await freePort(), rest: await freePort(), "rest-function": await freePort() };
-    const targets: Record<Exclude<Contender, "floor">, Target> = {
-      product: productTarget(ports.product),
-      rest: restTarget(ports.rest),
-      "rest-function": restTarget(ports["rest-function"]),
-    };
-    const processes = [
-      start("src/main.ts", ports.product, url, {
-        HOLDFAST_MIGRATE: "0",
-        HOLDFAST_SWEEP_SECONDS: "0",
-        HOLDFAST_HOLD_LIMIT: "100000",
-        HOLDFAST_LOG_LEVEL: "warn",
-      }),
-      start("bench/rest.ts", ports.rest, url, {}),
-      start("bench/rest.ts", ports["rest-function"], url, { REST_FUNCTION: "1" }),
-    ];
-    for (const target of Object.values(targets)) await untilUp(target.url);
-    for (const target of Object.values(targets))
-      await measureHttp(pool, target, organizations, 8, size, warmup / 3);
-
-    say(`\n${size} machines`);
-    say("conns  contender      res/s (median, min..max)      p50 ms   p99 ms   lost   product/this");
-    for (const connections of connectionCounts) {
-      const byContender = new Map<Contender, Measured[]>(CONTENDERS.map((contender) => [contender, []]));
-      for (let round = 0; round < rounds; round++) {
-        for (const contender of CONTENDERS) {
-          if (contender === "floor" && !floorThere) continue;
-          const measured =
-            contender === "floor"
-              ? await measureFloor(pool, url, connections, size)
-              : await measureHttp(pool, targets[contender], organizations, connections, size, seconds);
-          byContender.get(contender)?.push(measured);
-        }
-      }
-      const own = byContender.get("product") ?? [];
-      for (const [contender, measured] of byContender) {
-        if (measured.length === 0) continue;
-        const perSecond = measured.map((one) => one.perSecond);
-        const ratios = own.map((one, at) => one.perSecond / (measured[at]?.perSecond ?? Number.NaN));
-        const line = {
-          machines: size,
-          connections,
-          contender,
-          perSecond: median(perSecond),
-          perSecondSpread: [Math.min(...perSecond), Math.max(...perSecond)],
-          p50: median(measured.map((one) => one.p50 ?? Number.NaN)),
-          p99: median(measured.map((one) => one.p99 ?? Number.NaN)),
-          lost: measured.reduce((sum, one) => sum + one.lost, 0),
-          productShare: median(ratios),
-          productShareSpread: [Math.min(...ratios), Math.max(...ratios)],
-        };
-        results.push(line);
-        say(
-          [
-            String(connections).padStart(5),
-            contender.padEnd(13),
-            `${line.perSecond.toFixed(0)} (${Math.min(...perSecond).toFixed(0)}..${Math.max(...perSecond).toFixed(0)})`.padEnd(
-              28,
-            ),
-            line.p50.toFixed(1).padStart(7),
-            line.p99.toFixed(1).padStart(8),
-            String(line.lost).padStart(6),
-            contender === "product"
-              ? ""
-              : `   ${line.productShare.toFixed(2)} (${Math.min(...ratios).toFixed(2)}..${Math.max(...ratios).toFixed(2)})`,
-          ].join("  "),
-        );
-        if (contender === "rest" && CRITERION_AT.includes(connections) && line.productShare < CRITERION)
-          passed = false;
-      }
+  await warmUp(all);
+  const cells: Cell[] = [];
+  const growth: Growth[] = [];
+  for (const machines of options.sizes) {
+    await datasetGrow(database, machines);
+    for (const connections of options.connections) {
+      const cell = await cellMeasure(all, machines, connections);
+      cells.push(cell);
+      say(`\n${cellsText([cell])}`);
     }
-
-    const full = await costOfOne(pool, targets.product, organizations);
-    await restock(pool);
-    await sellOut(pool);
-    const nearlySoldOut = await costOfOne(pool, targets.product, organizations);
-    growth.push({ machines: size, p50Ms: full, p50MsWhen999PerMilleHeld: nearlySoldOut });
-    say(
-      `one reservation at 1 connection, p50: ${full.toFixed(2)} ms on a full shelf, ${nearlySoldOut.toFixed(2)} ms with 99.9 % held`,
-    );
-
-    for (const child of processes) await stop(child);
-    await pool.end();
+    if (options.growth) growth.push(...(await growthMeasure(all, machines)));
   }
 
-  say("\nHow a reservation's cost grows (p50 ms, 1 connection)");
-  for (const line of growth) say(JSON.stringify(line));
-  const directoryOut = fileURLToPath(new URL("results/", import.meta.url));
-  await mkdir(directoryOut, { recursive: true });
-  const path = join(directoryOut, `${new Date().toISOString().replaceAll(":", "-")}.json`);
+  const found = verdicts(cells);
+  const met = found.every((verdict) => verdict.met);
+  const results = new URL("results/", import.meta.url);
+  const path = new URL(`${startedAt.toISOString().replaceAll(":", "-")}.json`, results);
+  await mkdir(results, { recursive: true });
   await writeFile(
     path,
-    JSON.stringify(
-      { at: new Date(), cores: cpus().length, poolSize, rounds, seconds, results, growth },
-      null,
-      2,
-    ),
+    `${JSON.stringify({ startedAt, options, environment, cells, growth, criterion: CRITERION, verdicts: found }, null, 2)}\n`,
   );
-  say(`\nAs JSON: ${path}`);
-  const checked = connectionCounts.some((count) => CRITERION_AT.includes(count));
-  say(
-    !checked
-      ? "The criterion was not measured."
-      : `The product ${passed ? "reaches" : "MISSES"} ${CRITERION} of the hand-written service at ${CRITERION_AT.join(" and ")} connections.`,
+
+  print(
+    `\nReservations, medians of ${options.rounds} rounds of ${options.seconds} s; "product / it" is the median of the rounds' ratios (min..max)\n`,
   );
-  return passed;
+  print(cellsText(cells));
+  if (growth.length > 0) {
+    print("\nWhat one reservation costs the product as the inventory grows (any site, the smallest size)\n");
+    print(growthText(growth));
+  }
+  print(`\n${verdictsText(found)}`);
+  print(
+    found.length === 0
+      ? `The criterion was not measured: it is about ${CRITERION.connections.join(" and ")} connections.`
+      : met
+        ? `The criterion is met: at least ${CRITERION.ratio} of the hand-written service.`
+        : `The criterion is MISSED: less than ${CRITERION.ratio} of the hand-written service.`,
+  );
+  print(`\nResults: ${fileURLToPath(path)}`);
+  return met;
 }
 
-/** Sends slices that use up at most half of what fits, restocking in between, until the time is over. */
-async function measureHttp(
-  pool: pg.Pool,
-  target: Target,
-  organizations: readonly string[],
-  connections: number,
-  size: number,
-  wanted: number,
-): Promise<Measured> {
-  const slices: Slice[] = [];
-  let spent = 0;
-  while (spent < wanted) {
-    await restock(pool);
-    const done = await slice(target, organizations, connections, sliceOf(size, wanted));
-    slices.push(done);
-    spent += done.seconds;
+/** A database that is thrown away afterwards, with the durability that PostgreSQL has by default. */
+async function databaseMake(ends: AsyncDisposableStack, directory: string): Promise<string> {
+  let server = process.env["BENCH_DATABASE_URL"] ?? "";
+  if (server === "") {
+    const embedded = await embeddedOpen({
+      dataDir: join(directory, "database"),
+      exclusive: true,
+      persistent: false,
+      settings: { max_connections: "250" },
+    });
+    ends.defer(() => embedded.stop());
+    server = embedded.url;
   }
-  const latencies = slices.flatMap((one) => one.latencies).sort((a, b) => a - b);
-  return {
-    perSecond: slices.reduce((sum, one) => sum + one.won, 0) / spent,
-    p50: latencies[Math.floor(latencies.length * 0.5)] ?? null,
-    p99: latencies[Math.floor(latencies.length * 0.99)] ?? null,
-    lost: slices.reduce((sum, one) => sum + one.lost, 0),
+  const name = `holdfast_bench_${randomBytes(6).toString("hex")}`;
+  const run = async (sql: string) => {
+    const client = new pg.Client({ connectionString: server });
+    await client.connect();
+    await client.query(sql).finally(() => client.end());
   };
-}
-
-async function measureFloor(
-  pool: pg.Pool,
-  url: string,
-  connections: number,
-  size: number,
-): Promise<Measured> {
-  let done = 0;
-  let spent = 0;
-  let latency = 0;
-  while (spent < seconds) {
-    await restock(pool);
-    const each = Math.max(1, Math.floor(sliceOf(size, seconds) / connections));
-    const { stdout } = await promisify(execFile)(
-      "pgbench",
-      [
-        "-n",
-        "-M",
-        "prepared",
-        "-c",
-        String(connections),
-        "-j",
-        "1",
-        "-t",
-        String(each),
-        "-f",
-        fileURLToPath(new URL("floor.sql", import.meta.url)),
-        url,
-      ],
-      { maxBuffer: 10_000_000 },
-    );
-    const perSecond = Number(/tps = ([\d.]+)/.exec(stdout)?.[1]);
-    const transactions = Number(/actually processed: (\d+)/.exec(stdout)?.[1]);
-    latency = Number(/latency average = ([\d.]+)/.exec(stdout)?.[1]);
-    done += transactions;
-    spent += transactions / perSecond;
-  }
-  return { perSecond: done / spent, p50: latency, p99: null, lost: 0 };
-}
-
-/** Each order of the load fits one machine in 24 best; half of those are sold before the shelf is refilled. */
-function sliceOf(size: number, wanted: number): number {
-  return Math.max(ORDERS.length, Math.min(Math.floor(size / 2), Math.ceil(wanted * 1500)));
-}
-
-/** Median milliseconds of one reservation, the machine being given back (unmeasured) each time. */
-async function costOfOne(pool: pg.Pool, target: Target, organizations: readonly string[]): Promise<number> {
-  const latencies: number[] = [];
-  const smallest = ORDERS[0];
-  if (smallest === undefined) throw new Error("no orders");
-  for (let at = 0; at < 220; at++) {
-    const anywhere: Target = {
-      ...target,
-      body: (organization, key) => target.body(organization, key, { minCpuCores: 4 } as never),
-    };
-    const { latencies: one, won } = await slice(
-      anywhere,
-      [organizations[at % organizations.length] as string],
-      1,
-      1,
-    );
-    if (won !== 1) throw new Error("the only order lost");
-    if (at >= 20) latencies.push(...one);
-    await pool.query("DELETE FROM reservation WHERE order_reference = 'order'");
-  }
-  return median(latencies);
-}
-
-function start(script: string, port: number, url: string, more: Record<string, string>): ChildProcess {
-  const child = spawn(process.execPath, [fileURLToPath(new URL(`../${script}`, import.meta.url))], {
-    stdio: ["ignore", "ignore", "inherit"],
-    env: {
-      ...process.env,
-      PORT: String(port),
-      HOST: "127.0.0.1",
-      DATABASE_URL: url,
-      DATABASE_POOL_SIZE: String(poolSize),
-      ...more,
-    },
-  });
-  children.add(child);
-  child.once("exit", () => children.delete(child));
-  return child;
-}
-
-async function stop(child: ChildProcess): Promise<void> {
-  if (child.exitCode !== null) return;
-  const ended = new Promise((resolve) => child.once("exit", resolve));
-  child.kill("SIGTERM");
-  await ended;
-}
-
-async function untilUp(url: URL): Promise<void> {
-  for (let tries = 0; tries < 200; tries++) {
-    try {
-      await fetch(new URL("/", url), { redirect: "manual" });
-      return;
-    } catch {
-      await delay(50);
-    }
-  }
-  throw new Error(`${url.href} does not answer`);
-}
-
-async function databaseCreate(serverUrl: string, name: string): Promise<string> {
-  const admin = new pg.Client({ connectionString: serverUrl });
-  await admin.connect();
-  await admin.query(`CREATE DATABASE ${name}`);
-  await admin.end();
-  const url = new URL(serverUrl);
+  await run(`CREATE DATABASE ${name}`);
+  ends.defer(() => run(`DROP DATABASE IF EXISTS ${name} WITH (FORCE)`));
+  const url = new URL(server);
   url.pathname = `/${name}`;
-  await migrate(url.href);
-  const database = databaseOpen(url.href, { poolSize: 1, namedStatements: false, onError: () => undefined });
-  await apiTokenEnsure(database.db, TOKEN, "bench");
-  await database.close();
   return url.href;
 }
 
-async function hasPgbench(): Promise<boolean> {
-  return promisify(execFile)("pgbench", ["--version"]).then(
-    () => true,
-    () => false,
+/**
+ * Until a service has answered for so many seconds and so many orders: on a busy computer the seconds
+ * alone would leave it uncompiled, and the one with more code of its own would be measured cold.
+ */
+async function warmUp(all: Bench): Promise<void> {
+  const { warmup, sizes } = all.options;
+  for (const contender of all.contenders) {
+    if (contender === "floor") continue;
+    say(`Warming up ${contender} for ${warmup} s`);
+    const until = performance.now() + warmup * WARM_UP_AT_MOST * 1000;
+    for (let seconds = 0, orders = 0; seconds < warmup || orders < warmup * WARM_UP_ORDERS; seconds++) {
+      orders += (await turn(all, contender, 16, sizes[0] ?? SMALLEST, 1)).reservations;
+      if (performance.now() > until) break;
+    }
+  }
+}
+
+/** Every contender in turn, round after round. */
+async function cellMeasure(all: Bench, machines: number, connections: number): Promise<Cell> {
+  const turns: Partial<Record<Contender, Turn[]>> = {};
+  for (let round = 0; round < all.options.rounds; round++) {
+    for (const contender of all.contenders) {
+      turns[contender] ??= [];
+      turns[contender].push(await turn(all, contender, connections, machines, all.options.seconds));
+    }
+  }
+  return { machines, connections, turns };
+}
+
+/** Reserves in slices, with the shelf filled again between them, until they add up to so many seconds. */
+async function turn(
+  all: Bench,
+  contender: Contender,
+  connections: number,
+  machines: number,
+  seconds: number,
+): Promise<Turn> {
+  const shelf = Math.floor(machines * SLICE_SHARE);
+  const tally = tallyOf();
+  while (tally.seconds < seconds) {
+    interrupted.signal.throwIfAborted();
+    const left = seconds - tally.seconds;
+    if (contender === "floor") {
+      // pgbench counts transactions, so the first slice guesses how many fit into the time.
+      const rate = tally.answered === 0 ? 500 : tally.answered / tally.seconds;
+      const orders = Math.min(shelf, Math.max(connections * 8, Math.ceil(rate * left)));
+      const slice = await floorRun(
+        all.url,
+        all.secret,
+        connections,
+        orders,
+        runName(),
+        all.directory,
+        interrupted.signal,
+      );
+      await takenBack(all, slice.answered + slice.ramped, true);
+      tally.add({ ...slice, someoneWasFaster: 0, processorSeconds: null });
+    } else {
+      // Every pooled connection answers a few orders before the clock starts.
+      const ramp = Math.min(Math.max(connections, all.options.pool) * 3, Math.floor(shelf / 3));
+      const job = jobOf(all, contender, connections, {
+        ramp,
+        orders: shelf - ramp,
+        seconds: left,
+        wanted: "storefront",
+      });
+      const slice = await sent(all, contender, job);
+      await takenBack(all, slice.answered + slice.ramped, true);
+      tally.add(slice);
+    }
+  }
+  return tally.turn();
+}
+
+/** What a reservation costs with all machines free, and with the last of a thousand. */
+async function growthMeasure(all: Bench, machines: number): Promise<Growth[]> {
+  const { database, options } = all;
+  say(`\nWhat a reservation costs on ${machines} machines`);
+  // As many as are free at the end of a slice still stand in the smallest group of equal fit.
+  const full = Math.floor(machines / 10);
+  const lines: Growth[] = [
+    {
+      machines,
+      shelf: "all free",
+      free: machines,
+      one: await scarceTurn(all, 1, full, options.seconds),
+      eight: await scarceTurn(all, 8, full, options.seconds),
+      sql: await sqlMeasure(all, full, options.seconds),
+      refusal: null,
+    },
+  ];
+  const free = Math.max(1, Math.round(machines * SCARCE));
+  const some = Math.max(1, Math.floor(free * SLICE_SHARE));
+  await datasetHoldAllBut(database, free);
+  const scarce = {
+    machines,
+    shelf: "99.9 % held" as const,
+    free,
+    one: await scarceTurn(all, 1, some, options.seconds),
+    eight: free >= 50 ? await scarceTurn(all, 8, some, options.seconds) : null,
+    sql: await sqlMeasure(all, some, options.seconds),
+  };
+  await datasetHoldAllBut(database, 0);
+  const refused = await sent(
+    all,
+    "product",
+    jobOf(all, "product", 1, {
+      ramp: 2,
+      orders: 15,
+      seconds: options.seconds,
+      wanted: "anything",
+      expect: "NothingAvailable",
+    }),
   );
+  await datasetFreeAll(database);
+  return [...lines, { ...scarce, refusal: quantile(refused.latencies, 0.5) }];
 }
 
-async function freePort(): Promise<number> {
-  const probe = createServer();
-  await new Promise<void>((resolve) => probe.listen(0, "127.0.0.1", resolve));
-  const address = probe.address();
-  await new Promise((resolve) => probe.close(resolve));
-  return typeof address === "object" && address !== null ? address.port : 0;
+/** The product alone, on a shelf on which only `orders` may be sold between two fillings. */
+async function scarceTurn(all: Bench, connections: number, orders: number, seconds: number): Promise<Turn> {
+  const tally = tallyOf();
+  // The pool's connections were planned for another distribution; one slice is not counted.
+  for (let slices = 0; growthGoesOn(tally, slices, seconds); slices++) {
+    interrupted.signal.throwIfAborted();
+    const slice = await sent(
+      all,
+      "product",
+      jobOf(all, "product", connections, {
+        ramp: 0,
+        orders,
+        seconds,
+        wanted: "anything",
+      }),
+    );
+    await takenBack(all, slice.answered, slices % VACUUM_EVERY === VACUUM_EVERY - 1);
+    if (slices >= 3) tally.add(slice);
+  }
+  return tally.turn();
 }
 
-function median(values: number[]): number {
-  const sorted = [...values].sort((a, b) => a - b);
-  return sorted[Math.floor(sorted.length / 2)] ?? Number.NaN;
+function growthGoesOn(tally: Tally, slices: number, seconds: number): boolean {
+  return tally.answered < 20 || (tally.seconds < seconds && slices < 100);
 }
 
-function say(line: string): void {
-  process.stdout.write(`${line}\n`);
+/** reserve_machine() over one connection: what the database does, and one round trip. */
+async function sqlMeasure(
+  all: Bench,
+  orders: number,
+  seconds: number,
+): Promise<{ p50: number; p99: number }> {
+  const client = new pg.Client({ connectionString: all.url });
+  await client.connect();
+  try {
+    const tally = tallyOf();
+    const requirements = JSON.stringify({
+      min_cpu_cores: ANY_MACHINE.minCpuCores,
+      min_memory_gib: ANY_MACHINE.minMemoryGib,
+      min_storage_gib: ANY_MACHINE.minStorageGib,
+    });
+    for (let slices = 0; growthGoesOn(tally, slices, seconds); slices++) {
+      interrupted.signal.throwIfAborted();
+      const run = runName();
+      const latencies: number[] = [];
+      for (let order = 0; order < Math.min(orders, 500); order++) {
+        const before = performance.now();
+        const { rows } = await client.query<{ outcome: string }>({
+          name: "reserve",
+          text: "SELECT outcome FROM reserve_machine($1, $2, $3, $4, 900, 100000, 0)",
+          values: [organizationId(order), ORDER_REFERENCE, `${run}-${order}`, requirements],
+        });
+        latencies.push(performance.now() - before);
+        if (rows[0]?.outcome !== "reserved") throw new Error(`reserve_machine: ${rows[0]?.outcome}`);
+      }
+      await takenBack(all, latencies.length, slices % VACUUM_EVERY === VACUUM_EVERY - 1);
+      if (slices < 3) continue;
+      const total = latencies.reduce((sum, value) => sum + value, 0) / 1000;
+      tally.add({
+        answered: latencies.length,
+        someoneWasFaster: 0,
+        seconds: total,
+        latencies,
+        processorSeconds: null,
+      });
+    }
+    return tally.turn();
+  } finally {
+    await client.end();
+  }
 }
 
-async function cleanUp(): Promise<void> {
-  for (const child of children) child.kill("SIGKILL");
-  for (const cleanup of cleanups) await cleanup().catch(() => undefined);
+/** @throws Error with the service's own words when an answer is not as expected. */
+async function sent(all: Bench, contender: Exclude<Contender, "floor">, job: LoadJob): Promise<LoadResult> {
+  try {
+    return await all.load.run(job);
+  } catch (error) {
+    throw new Error(`${contender}: ${(error as Error).message}\n${all.services[contender].said()}`);
+  }
 }
 
-process.once("SIGINT", () => void cleanUp().then(() => process.exit(130)));
-try {
-  process.exitCode = (await main()) ? 0 : 1;
-} finally {
-  await cleanUp();
+/** Fills the shelf again, and compares what was answered with what stands in the database. */
+async function takenBack(all: Bench, answered: number, vacuum: boolean): Promise<void> {
+  const stood = await sliceTakeBack(all.database, vacuum);
+  if (stood !== answered) throw new Error(`${answered} reservations were answered, and ${stood} were made`);
+}
+
+function jobOf(
+  all: Bench,
+  contender: Exclude<Contender, "floor">,
+  connections: number,
+  job: Pick<LoadJob, "ramp" | "orders" | "seconds" | "wanted"> & Partial<Pick<LoadJob, "expect">>,
+): LoadJob {
+  return {
+    api: contender === "product" ? "graphql" : "rest",
+    url: all.services[contender].url,
+    secret: all.secret,
+    connections,
+    run: runName(),
+    expect: "MachineReserved",
+    ...job,
+  };
+}
+
+function runName(): string {
+  runs += 1;
+  return `run${runs}`;
+}
+
+interface Slice {
+  readonly answered: number;
+  readonly someoneWasFaster: number;
+  readonly seconds: number;
+  readonly latencies: readonly number[];
+  readonly processorSeconds: number | null;
+}
+
+interface Tally {
+  readonly answered: number;
+  readonly seconds: number;
+  add(slice: Slice): void;
+  turn(): Turn;
+}
+
+function tallyOf(): Tally {
+  let seconds = 0;
+  let someoneWasFaster = 0;
+  let processor: number | null = 0;
+  const latencies: number[] = [];
+  return {
+    get answered() {
+      return latencies.length;
+    },
+    get seconds() {
+      return seconds;
+    },
+    add(slice) {
+      seconds += slice.seconds;
+      someoneWasFaster += slice.someoneWasFaster;
+      processor =
+        processor === null || slice.processorSeconds === null ? null : processor + slice.processorSeconds;
+      for (const latency of slice.latencies) latencies.push(latency);
+    },
+    turn: () => ({
+      reservationsPerSecond: latencies.length / seconds,
+      p50: quantile(latencies, 0.5),
+      p99: quantile(latencies, 0.99),
+      reservations: latencies.length,
+      someoneWasFaster,
+      loadMillis: processor === null ? null : (processor * 1000) / latencies.length,
+    }),
+  };
+}
+
+function optionsRead(args: string[]): Options | null {
+  let values: Partial<Record<string, string | boolean>>;
+  try {
+    ({ values } = parseArgs({
+      args,
+      allowNegative: true,
+      options: {
+        help: { type: "boolean", short: "h" },
+        quick: { type: "boolean" },
+        sizes: { type: "string" },
+        connections: { type: "string" },
+        rounds: { type: "string" },
+        seconds: { type: "string" },
+        warmup: { type: "string" },
+        pool: { type: "string" },
+        growth: { type: "boolean" },
+      },
+    }));
+  } catch (error) {
+    throw new UsageError((error as Error).message);
+  }
+  if (values["help"] === true) return null;
+  const list = (name: string, fallback: number[], min: number): number[] => {
+    const given = values[name];
+    if (typeof given !== "string") return fallback;
+    const numbers = given.split(",").map(Number);
+    if (!numbers.every((number) => Number.isFinite(number) && number >= min))
+      throw new UsageError(`--${name}: numbers of at least ${min}, separated by commas`);
+    return numbers;
+  };
+  const one = (name: string, fallback: number, min: number): number =>
+    list(name, [fallback], min)[0] ?? fallback;
+  const quick = values["quick"] === true;
+  return {
+    sizes: list("sizes", quick ? [1000, 10_000] : [1000, 10_000, 100_000], SMALLEST)
+      .map(Math.floor)
+      .sort((a, b) => a - b),
+    connections: list("connections", quick ? [8, 32] : [1, 8, 32, 100], 1).map(Math.floor),
+    rounds: Math.floor(one("rounds", quick ? 3 : 5, 1)),
+    seconds: one("seconds", quick ? 1 : 1.5, 0.1),
+    warmup: one("warmup", quick ? 6 : 15, 0),
+    pool: Math.floor(one("pool", 10, 1)),
+    growth: values["growth"] !== false,
+  };
+}
+
+function print(text: string): void {
+  process.stdout.write(`${text}\n`);
+}
+
+/** Progress, beside the report. */
+function say(text: string): void {
+  process.stderr.write(`${text}\n`);
 }

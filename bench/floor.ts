@@ -4,7 +4,7 @@ import { once } from "node:events";
 import { readdir, readFile, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { end } from "./processes.ts";
+import { YARDSTICK_SETTINGS } from "./dataset.ts";
 
 const SCRIPT = fileURLToPath(new URL("floor.sql", import.meta.url));
 /** permute() came with version 14. */
@@ -48,6 +48,7 @@ export async function floorRun(
   orders: number,
   run: string,
   directory: string,
+  signal: AbortSignal,
 ): Promise<FloorResult> {
   const each = Math.max(RAMP + 1, Math.floor(orders / clients));
   const { code, output } = await pgbench(
@@ -58,17 +59,21 @@ export async function floorRun(
       url,
     ],
     directory,
+    signal,
   );
   if (code !== 0 || /aborted/.test(output)) throw new Error(`pgbench failed:\n${output.slice(-2000)}`);
 
   const latencies: number[] = [];
   for (const file of (await readdir(directory)).filter((name) => name.startsWith("floor."))) {
     const path = join(directory, file);
+    const seen = new Map<number, number>();
     for (const line of (await readFile(path, "utf8")).split("\n")) {
-      // client, its transaction's number from 0 or 1 on (by version), microseconds, …
-      const [, number, micros] = line.split(" ").map(Number);
-      if (number === undefined || micros === undefined || number < RAMP) continue;
-      latencies.push(micros / 1000);
+      // Client, number of its transaction, microseconds, and more.
+      const [client, , micros] = line.split(" ").map(Number);
+      if (client === undefined || micros === undefined) continue;
+      const before = seen.get(client) ?? 0;
+      seen.set(client, before + 1);
+      if (before >= RAMP) latencies.push(micros / 1000);
     }
     await rm(path);
   }
@@ -81,20 +86,23 @@ export async function floorRun(
   };
 }
 
-async function pgbench(args: readonly string[], cwd: string): Promise<{ code: number; output: string }> {
-  const child = spawn("pgbench", args, { cwd, stdio: ["ignore", "pipe", "pipe"] });
+async function pgbench(
+  args: readonly string[],
+  cwd: string,
+  signal?: AbortSignal,
+): Promise<{ code: number; output: string }> {
+  const child = spawn("pgbench", args, {
+    cwd,
+    env: { ...process.env, PGOPTIONS: YARDSTICK_SETTINGS },
+    stdio: ["ignore", "pipe", "pipe"],
+    ...(signal === undefined ? {} : { signal }),
+  });
   let output = "";
   const read = (chunk: Buffer) => {
     output += chunk.toString();
   };
   child.stdout.on("data", read);
   child.stderr.on("data", read);
-  const stop = () => void end(child);
-  process.once("exit", stop);
-  try {
-    const [code] = (await once(child, "close")) as [number | null];
-    return { code: code ?? 1, output };
-  } finally {
-    process.off("exit", stop);
-  }
+  const [code] = (await once(child, "close")) as [number | null];
+  return { code: code ?? 1, output };
 }

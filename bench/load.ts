@@ -2,7 +2,13 @@
 // when it has the answer to the last. It speaks HTTP over bare sockets, because it shares the
 // processors with what it measures and node:http's client costs several times as much.
 import { connect, type Socket } from "node:net";
-import { ANY_MACHINE, ORDER_REFERENCE, ordersShuffled, organizationId, type Requirements } from "./dataset.ts";
+import {
+  ANY_MACHINE,
+  ORDER_REFERENCE,
+  ordersShuffled,
+  organizationId,
+  type Requirements,
+} from "./dataset.ts";
 
 /** What to send. */
 export interface LoadJob {
@@ -138,7 +144,9 @@ function kindOf(api: LoadJob["api"], answer: string): string {
     const kind: string = api === "graphql" ? result.__typename : result.kind;
     if (kind !== "MachineReserved") return kind;
     const { state, choice } = result.reservation;
-    return typeof choice.assetTag === "string" && /^held$/i.test(state) ? kind : "a reservation without its parts";
+    return typeof choice.assetTag === "string" && /^held$/i.test(state)
+      ? kind
+      : "a reservation without its parts";
   } catch {
     return "no JSON of the expected form";
   }

@@ -11,6 +11,8 @@ const STOP_SECONDS = 10;
 /** A service that listens. */
 export interface Service {
   readonly url: string;
+  /** The last of what it printed: when an answer is wrong, why. */
+  said(): string;
   stop(): Promise<void>;
 }
 
@@ -32,7 +34,7 @@ export async function serviceStart(
   let printed = "";
   const address = new Promise<string>((resolve, reject) => {
     const read = (chunk: Buffer) => {
-      if (printed.length < 100_000) printed += chunk.toString();
+      printed = `${printed}${chunk}`.slice(-3000);
       const url = /at (http:\/\/[^\s/]+)\S*\n/.exec(printed)?.[1];
       if (url !== undefined) resolve(url);
     };
@@ -46,7 +48,7 @@ export async function serviceStart(
     ).unref();
   });
   try {
-    return { url: await address, stop: () => end(child) };
+    return { url: await address, said: () => printed, stop: () => end(child) };
   } catch (error) {
     await end(child);
     throw error;
