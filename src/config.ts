@@ -22,8 +22,7 @@ const environment = z.object({
   HOLDFAST_DEMO: flag("1"),
   HOLDFAST_OPERATOR_TOKEN: z
     .string()
-    .min(20, { error: "must have at least 20 characters" })
-    .max(500)
+    .regex(/^[\x21-\x7e]{20,500}$/, { error: "must have 20 to 500 printable characters without spaces" })
     .optional(),
   HOLDFAST_HOLD_SECONDS: whole(900, 1, 2_592_000),
   HOLDFAST_HOLD_LIMIT: whole(10, 0, 100_000),
@@ -38,7 +37,7 @@ const environment = z.object({
         .map((origin) => origin.trim())
         .filter((origin) => origin !== ""),
     )
-    .pipe(z.array(httpUrl)),
+    .pipe(z.array(httpUrl.transform((value) => new URL(value).origin))),
   HOLDFAST_JWKS_URL: httpUrl.optional(),
   HOLDFAST_JWT_ISSUER: z.string().optional(),
   HOLDFAST_JWT_AUDIENCE: z.string().optional(),

@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 // The `holdfast` command. Results go to standard output, problems to standard error.
 // Exit codes: 0 done; 1 failed; 2 wrong usage or environment; 3 migrations are pending
-// (`migrate --status`); 4 the import was refused.
+// (`migrate --status`); 4 the import was refused; 130 stopped by a signal.
 // What a command needs is loaded by its action: `--help` and a script's `token list` do not wait for a
 // GraphQL server to be read from disk.
 import { Command, CommanderError, InvalidArgumentError } from "commander";
@@ -31,6 +31,7 @@ program
   .action(async () => {
     const config = configRead();
     const log = logOpen(config.logLevel);
+    const signal = signalCome();
     const { serve } = await import("./server/serve.ts");
     const serving = await serve(config, log);
     log.info({ url: serving.url }, "serving");
@@ -41,7 +42,7 @@ program
           ? "Sign in with the token of HOLDFAST_OPERATOR_TOKEN"
           : "Create a token with: holdfast token create NAME --role operator";
     process.stderr.write(`\n  Holdfast is at ${serving.url}\n  ${signIn}\n\n`);
-    await untilStopped(log, () => serving.stop());
+    await untilStopped(signal, log, () => serving.stop());
   });
 
 program
@@ -50,12 +51,13 @@ program
   .action(async () => {
     const config = configRead();
     const log = logOpen(config.logLevel);
+    const signal = signalCome();
     const { databaseReady } = await import("./server/open.ts");
     const { sweeperStart } = await import("./workers/sweeper.ts");
     const database = await databaseReady(config, log, false);
     const sweeper = sweeperStart(database.db, config.sweepSeconds || 60, log);
     log.info({ seconds: config.sweepSeconds || 60 }, "worker running");
-    await untilStopped(log, async () => {
+    await untilStopped(signal, log, async () => {
       await sweeper.stop();
       await database.close();
     });
@@ -102,10 +104,8 @@ token
         throw new Exit(2, "A tenant token needs --organization SLUG.");
       }
       if (options.organization !== undefined) {
-        const found = await db.organization.findUnique({
-          where: { slug: options.organization },
-          select: { id: true },
-        });
+        const { organizationBySlug } = await import("./access/organizations.ts");
+        const found = await organizationBySlug(db, options.organization);
         if (found === null)
           throw new Exit(1, `There is no organization with the slug "${options.organization}".`);
         organizationId = found.id;
@@ -215,18 +215,27 @@ try {
 /** Runs a command on the configured database, beside a server that may be using it. */
 async function withDatabase(command: (database: Database) => Promise<void>): Promise<void> {
   const config = configRead();
+  const signal = signalCome();
   const { databaseReady } = await import("./server/open.ts");
   const database = await databaseReady(config, logOpen("warn"), false);
   try {
-    await command(database);
+    await Promise.race([
+      command(database),
+      signal.then((name) => {
+        throw new Exit(130, `Stopped by ${name}.`);
+      }),
+    ]);
   } finally {
     await database.close();
   }
 }
 
-/** Resolves when SIGTERM or SIGINT has come and `stop` is done. A second signal ends the process at once. */
-async function untilStopped(log: Log, stop: () => Promise<void>): Promise<void> {
-  const signal = await new Promise<NodeJS.Signals>((resolve) => {
+/**
+ * Listens for SIGTERM and SIGINT from now on, so that nothing which is started meanwhile is left
+ * behind. A second signal ends the process at once.
+ */
+function signalCome(): Promise<NodeJS.Signals> {
+  return new Promise((resolve) => {
     let seen = false;
     for (const name of ["SIGTERM", "SIGINT"] as const) {
       process.on(name, () => {
@@ -236,7 +245,15 @@ async function untilStopped(log: Log, stop: () => Promise<void>): Promise<void> 
       });
     }
   });
-  log.info({ signal }, "draining");
+}
+
+/** Waits for a signal, then stops. */
+async function untilStopped(
+  signal: Promise<NodeJS.Signals>,
+  log: Log,
+  stop: () => Promise<void>,
+): Promise<void> {
+  log.info({ signal: await signal }, "draining");
   await stop();
   log.info("stopped");
 }

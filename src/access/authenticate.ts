@@ -1,8 +1,9 @@
-import { createRemoteJWKSet, errors, jwtVerify } from "jose";
+import { createRemoteJWKSet, decodeProtectedHeader, errors, type JWTPayload, jwtVerify } from "jose";
 import { z } from "zod";
 import type { Config } from "../config.ts";
 import type { Db } from "../database/client.ts";
 import type { Log } from "../logging.ts";
+import { organizationBySlug } from "./organizations.ts";
 import { secretHash } from "./tokens.ts";
 import { TOKEN_ROLES, type TokenRole, type Viewer } from "./viewer.ts";
 
@@ -29,22 +30,39 @@ export function authenticateWith(db: Db, jwt: Config["jwt"], log: Log): Authenti
   return async (authorization) => {
     const credential = /^Bearer +(\S{1,8000}) *$/i.exec(authorization ?? "")?.[1];
     if (credential === undefined) return null;
-    if (jwt === null || keys === null || credential.split(".").length !== 3) return tokenFind(db, credential);
-    try {
-      const verified = await jwtVerify(credential, keys, {
-        requiredClaims: ["exp"],
-        algorithms: ["RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "ES512", "EdDSA"],
-        ...(jwt.issuer === null ? {} : { issuer: jwt.issuer }),
-        ...(jwt.audience === null ? {} : { audience: jwt.audience }),
-      });
-      return await jwtViewer(db, claims.parse(verified.payload));
-    } catch (error) {
-      if (!(error instanceof errors.JOSEError || error instanceof z.ZodError || error instanceof TypeError))
-        throw error;
+    if (jwt === null || keys === null || !isJwt(credential)) return tokenFind(db, credential);
+    const payload = await verify(credential, keys, jwt).catch((error: unknown) => {
+      // The keys could not be had: that is no verdict on the token.
+      if (!(error instanceof errors.JOSEError) || error instanceof errors.JWKSTimeout) throw error;
       log.warn({ reason: error.message }, "a JWT was refused");
       return null;
-    }
+    });
+    const parsed = claims.safeParse(payload);
+    return parsed.success ? jwtViewer(db, parsed.data) : null;
   };
+}
+
+/** Whether a credential is a JWT by its header; an opaque token may have dots as well. */
+function isJwt(credential: string): boolean {
+  try {
+    return typeof decodeProtectedHeader(credential).alg === "string";
+  } catch {
+    return false;
+  }
+}
+
+async function verify(
+  credential: string,
+  keys: ReturnType<typeof createRemoteJWKSet>,
+  jwt: NonNullable<Config["jwt"]>,
+): Promise<JWTPayload> {
+  const { payload } = await jwtVerify(credential, keys, {
+    requiredClaims: ["exp"],
+    algorithms: ["RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "ES512", "EdDSA"],
+    ...(jwt.issuer === null ? {} : { issuer: jwt.issuer }),
+    ...(jwt.audience === null ? {} : { audience: jwt.audience }),
+  });
+  return payload;
 }
 
 async function tokenFind(db: Db, secret: string): Promise<Viewer | null> {
@@ -58,17 +76,10 @@ async function tokenFind(db: Db, secret: string): Promise<Viewer | null> {
 
 async function jwtViewer(db: Db, payload: z.output<typeof claims>): Promise<Viewer | null> {
   const slug = payload.holdfast_organization;
-  const organization =
-    slug === undefined ? null : await db.organization.findUnique({ where: { slug }, select: { id: true } });
-  if (
-    (slug !== undefined && organization === null) ||
-    (payload.holdfast_role === "tenant" && organization === null)
-  ) {
-    return null;
-  }
-  return {
-    role: payload.holdfast_role,
-    organizationId: organization?.id ?? null,
-    tokenName: payload.sub ?? "jwt",
-  };
+  const role = payload.holdfast_role;
+  // As for opaque tokens: a tenant belongs to an organization, operators and storefronts to none.
+  if (role === "tenant" ? slug === undefined : role !== "meter" && slug !== undefined) return null;
+  const organization = slug === undefined ? null : await organizationBySlug(db, slug);
+  if (slug !== undefined && organization === null) return null;
+  return { role, organizationId: organization?.id ?? null, tokenName: payload.sub ?? "jwt" };
 }

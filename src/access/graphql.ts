@@ -15,6 +15,7 @@ import {
 import {
   organizationCreate,
   organizationHoldLimitSet,
+  organizationOwn,
   organizationsCount,
   organizationsPage,
 } from "./organizations.ts";
@@ -29,7 +30,7 @@ import { type FeatureModule, featureOverrideSet, rolloutSwitchSet } from "./swit
 import { apiTokenCreate, apiTokenRevoke } from "./tokens.ts";
 import { ANYONE, OPERATORS, organizationUnknown, RESERVING, sightOf, type Viewer } from "./viewer.ts";
 
-export const TokenRoleRef = builder.enumType("TokenRole", {
+const TokenRoleRef = builder.enumType("TokenRole", {
   description: "What a token is for.",
   values: {
     OPERATOR: {
@@ -42,7 +43,7 @@ export const TokenRoleRef = builder.enumType("TokenRole", {
   } as const,
 });
 
-export const FeatureModuleRef = builder.enumType("FeatureModule", {
+const FeatureModuleRef = builder.enumType("FeatureModule", {
   description: "A part of the product with a rollout switch, closed until an operator opens it.",
   values: {
     DATACENTER: { value: "datacenter", description: "Reserving machines and rack units." },
@@ -97,7 +98,7 @@ const ViewerRef = builder.objectRef<Viewer>("Viewer").implement({
       nullable: true,
       description: "The organization the token belongs to; null for tokens that act for all of them.",
       resolve: (viewer, _args, context) =>
-        viewer.organizationId === null ? null : context.loaders.organization.load(viewer.organizationId),
+        viewer.organizationId === null ? null : organizationOwn(context.db, viewer.organizationId),
     }),
     tokenName: t.exposeString("tokenName", { description: "The name it was created under." }),
   }),
@@ -113,7 +114,7 @@ const OrganizationCreatedRef = builder.objectRef<OrganizationCreated>("Organizat
     }),
   }),
 });
-export const SlugTakenRef = builder.objectRef<SlugTaken>("SlugTaken").implement({
+const SlugTakenRef = builder.objectRef<SlugTaken>("SlugTaken").implement({
   description: "The slug belongs to somebody else.",
   interfaces: [RefusalRef],
   fields: (t) => ({
@@ -124,7 +125,7 @@ export const SlugTakenRef = builder.objectRef<SlugTaken>("SlugTaken").implement(
     }),
   }),
 });
-export const SlugInvalidRef = builder.objectRef<SlugInvalid>("SlugInvalid").implement({
+const SlugInvalidRef = builder.objectRef<SlugInvalid>("SlugInvalid").implement({
   description: "The slug is not a DNS label that can be had.",
   interfaces: [RefusalRef],
   fields: (t) => ({ slug: t.exposeString("slug", { description: "The slug as it was sent." }) }),
@@ -303,7 +304,7 @@ builder.queryField("organizations", (t) =>
         const sight = sightOf(context.viewer);
         const owner = sight.kind === "organization" ? sight.organizationId : "*";
         const cursors = cursorsOf("organizations", owner, text(63));
-        const page = cursors.page(args);
+        const page = cursors.page(args, context.rows);
         const rows = await organizationsPage(context.db, sight, page);
         return connectionOf(
           cursors,

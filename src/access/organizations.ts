@@ -63,6 +63,18 @@ export async function organizationsByIds(
   });
 }
 
+/** The organization with this slug, whoever asks; for credentials and the command line. */
+export async function organizationBySlug(db: Db, slug: string): Promise<OrganizationRow | null> {
+  return db.organization.findUnique({ where: { slug }, select: COLUMNS });
+}
+
+/** The organization that a token belongs to, whatever else the token may see. */
+export async function organizationOwn(db: Db, organizationId: string): Promise<OrganizationRow | null> {
+  return (
+    (await organizationsByIds(db, { kind: "organization", organizationId }, [organizationId]))[0] ?? null
+  );
+}
+
 /** A page of organizations in the order of their slugs, one more than asked for if there are more. */
 export async function organizationsPage(
   db: Db,

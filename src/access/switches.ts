@@ -40,10 +40,3 @@ export async function featureOverrideSet(
     throw error;
   }
 }
-
-/** Whether a module is open for an organization: its override, else the switch. */
-export async function moduleEnabled(db: Db, organizationId: string, module: FeatureModule): Promise<boolean> {
-  const rows = await db.$queryRaw<{ enabled: boolean }[]>`
-    /* module_enabled */ SELECT module_enabled(${organizationId}::uuid, ${module}) AS enabled`;
-  return rows[0]?.enabled ?? false;
-}

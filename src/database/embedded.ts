@@ -20,6 +20,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { pathToFileURL } from "node:url";
 import pg from "pg";
 import { Refused } from "../refusal.ts";
+import { secretFileEnsure } from "./secretFile.ts";
 
 /** A running embedded server. */
 export interface EmbeddedDatabase {
@@ -483,16 +484,8 @@ async function binaries(): Promise<{ postgres: string; initdb: string }> {
 /** The cluster's password, made once; two first starts agree on one. */
 async function passwordOf(dataDir: string): Promise<string> {
   const path = join(dataDir, "postgres.password");
-  if (!existsSync(path)) {
-    const draft = `${path}.${process.pid}-${randomBytes(4).toString("hex")}`;
-    await writeFile(draft, randomBytes(24).toString("base64url"), { mode: 0o600 });
-    await link(draft, path).catch((error: NodeJS.ErrnoException) => {
-      if (error.code !== "EEXIST") throw error;
-    });
-    await rm(draft);
-  }
   try {
-    return readFileSync(path, "utf8").trim();
+    return await secretFileEnsure(path, () => randomBytes(24).toString("base64url"));
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== "EACCES") throw error;
     throw new Refused(

@@ -31,6 +31,31 @@ export interface Connection<Node> {
   readonly totalCount: () => Promise<number>;
 }
 
+/** Rows that one request may ask for in all. Literals and variables count alike, aliases each. */
+const ROWS_PER_REQUEST = 20_000;
+
+/** What is left of a request's rows. */
+export interface RowBudget {
+  /** @throws InvalidInput naming `field` when the request asks for more than there is. */
+  take(rows: number, field: string): void;
+}
+
+/** A request's rows, whole. */
+export function rowBudget(): RowBudget {
+  let left = ROWS_PER_REQUEST;
+  return {
+    take(rows, field) {
+      left -= rows;
+      if (left < 0) {
+        throw new InvalidInput(
+          field,
+          `the request asks for more than ${ROWS_PER_REQUEST} rows in all; send several`,
+        );
+      }
+    },
+  };
+}
+
 const DEFAULT_SIZE = 50;
 const MAX_SIZE = 1000;
 
@@ -41,8 +66,8 @@ const MAX_SIZE = 1000;
  */
 export interface Cursors<Key> {
   encode(key: Key): string;
-  /** @throws InvalidInput for a negative size, `first` beside `last`, and every cursor that this list did not make. */
-  page(args: PageArguments): Page<Key>;
+  /** Draws the page's size from the request's rows. @throws InvalidInput for a negative size, `first` beside `last`, and every cursor that this list did not make. */
+  page(args: PageArguments, rows: RowBudget): Page<Key>;
 }
 
 /**
@@ -65,15 +90,17 @@ export function cursorsOf<Key>(list: string, owner: string, key: z.ZodType<Key>)
   };
   return {
     encode: (value) => Buffer.from(JSON.stringify([list, owner, value])).toString("base64url"),
-    page(args) {
+    page(args, rows) {
       for (const field of ["first", "last"] as const) {
         if ((args[field] ?? 0) < 0) throw new InvalidInput(field, "must be at least 0");
       }
       if (typeof args.first === "number" && typeof args.last === "number") {
         throw new InvalidInput("last", "cannot be combined with first");
       }
+      const size = Math.min(args.first ?? args.last ?? DEFAULT_SIZE, MAX_SIZE);
+      rows.take(size, typeof args.last === "number" ? "last" : "first");
       return {
-        size: Math.min(args.first ?? args.last ?? DEFAULT_SIZE, MAX_SIZE),
+        size,
         forward: typeof args.last !== "number",
         after: decode("after", args.after),
         before: decode("before", args.before),

@@ -2,6 +2,7 @@ import type { Viewer } from "../access/viewer.ts";
 import type { Config } from "../config.ts";
 import type { Db } from "../database/client.ts";
 import type { Log } from "../logging.ts";
+import type { RowBudget } from "./connection.ts";
 import type { Loaders } from "./loaders.ts";
 
 /** What every resolver has in hand. Made anew for each request. */
@@ -13,4 +14,6 @@ export interface GraphContext {
   readonly log: Log;
   /** Batched, and limited to what the viewer may see: the one way to an object. */
   readonly loaders: Loaders;
+  /** What lists may still return in this request. */
+  readonly rows: RowBudget;
 }

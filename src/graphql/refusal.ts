@@ -13,7 +13,7 @@ const ACTIONS: Record<NextAction, string> = {
   CONTACT_OPERATOR: "Only an operator can change this.",
 };
 
-export const NextActionRef = builder.enumType("NextAction", {
+const NextActionRef = builder.enumType("NextAction", {
   description: "What a client should offer after a refusal: one button per value.",
   values: Object.fromEntries(
     Object.entries(ACTIONS).map(([name, description]) => [name, { description }]),
@@ -33,8 +33,10 @@ export const RefusalRef = builder.interfaceRef<Refusal>("Refusal").implement({
       description: "The one thing to offer next.",
       resolve: (r) => r.nextAction,
     }),
-    retryAfterMs: t.exposeInt("retryAfterMs", {
+    retryAfterMs: t.int({
       nullable: true,
+      // An Int holds 24.8 days; a hold of the longest kind lasts 60.
+      resolve: (r) => (r.retryAfterMs === null ? null : Math.min(r.retryAfterMs, 2_147_483_647)),
       description: "Milliseconds after which a repeat makes sense; null where a repeat does not help.",
     }),
   }),

@@ -75,8 +75,8 @@ const AllocationChoiceRef = builder.objectRef<ReservationRow>("AllocationChoice"
   }),
 });
 
-export const ReservationRef = builder.objectRef<ReservationRow>("Reservation");
-export const ServiceBindingRef = builder.objectRef<BindingRow>("ServiceBinding");
+const ReservationRef = builder.objectRef<ReservationRow>("Reservation");
+const ServiceBindingRef = builder.objectRef<BindingRow>("ServiceBinding");
 
 builder.node(ReservationRef, {
   description:
@@ -468,7 +468,7 @@ builder.queryField("reservations", (t) =>
             : null;
         const filter = { state: given.state, organizationId };
         const cursors = cursorsOf("reservations", organizationId ?? "*", reservationKey);
-        const page = cursors.page(args);
+        const page = cursors.page(args, context.rows);
         const rows = await reservationsPage(context.db, filter, page);
         return connectionOf(
           cursors,

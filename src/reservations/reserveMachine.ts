@@ -6,7 +6,7 @@ import { organizationUnknown } from "../access/viewer.ts";
 import type { Config } from "../config.ts";
 import type { Db } from "../database/client.ts";
 import { withRetry } from "../database/violation.ts";
-import { machinesJudgeCounts } from "../inventory/queries/judge.ts";
+import { machinesJudgeCounts } from "../inventory/judgeMachines.ts";
 import { type MachineRequirements, requirementsCanonical } from "../inventory/requirements.ts";
 import { TryAgain } from "../refusal.ts";
 import { type KeyRow, reservationByKey, reservationsHeldBy } from "./queries/reservations.ts";

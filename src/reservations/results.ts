@@ -205,14 +205,14 @@ export function idempotencyKeyReused(idempotencyKey: string): IdempotencyKeyReus
   };
 }
 
-/** @param untilFirstEndsMs milliseconds until the first of `held` runs out; null when nothing is held. */
+/** @param untilFirstEndsMs milliseconds until the first of `held` runs out; null when none is held any more. */
 export function holdLimitReached(
   limit: number,
   held: readonly ReservationRow[],
   untilFirstEndsMs: number | null,
 ): HoldLimitReached {
   const base =
-    held.length === 0
+    limit === 0
       ? refusal(
           "HoldLimitReached",
           "CONTACT_OPERATOR",
@@ -222,7 +222,7 @@ export function holdLimitReached(
           "HoldLimitReached",
           "WAIT",
           `This organization holds ${held.length} machines, and may hold ${limit} at one time; nothing was reserved. Convert or cancel one of them, or wait until the first runs out; then send the same request again. An operator can raise the limit.`,
-          untilFirstEndsMs,
+          untilFirstEndsMs ?? RETRY_MS,
         );
   return { ...base, limit, held };
 }

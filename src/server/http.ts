@@ -1,5 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
+import type { Socket } from "node:net";
 import { EnvelopArmor } from "@escape.tech/graphql-armor";
 import { renderGraphiQL } from "@graphql-yoga/render-graphiql";
 import { GraphQLError } from "graphql";
@@ -7,6 +8,7 @@ import { createYoga, type Plugin } from "graphql-yoga";
 import type { Authenticate } from "../access/authenticate.ts";
 import type { Config } from "../config.ts";
 import type { Db } from "../database/client.ts";
+import { rowBudget } from "../graphql/connection.ts";
 import type { GraphContext } from "../graphql/context.ts";
 import { loadersFor } from "../graphql/loaders.ts";
 import { errorMask } from "../graphql/masking.ts";
@@ -40,6 +42,9 @@ const DRAIN_MS = 10_000;
 export function apiOpen(services: ApiServices): Api {
   const { db, config, log } = services;
   let draining = false;
+  /** Sockets on which a request is being answered; the others are closed when the server drains. */
+  const busy = new Set<Socket>();
+  const sockets = new Set<Socket>();
   const yoga = createYoga<{ req: IncomingMessage; res: ServerResponse }, GraphContext>({
     schema,
     graphqlEndpoint: "/graphql",
@@ -61,7 +66,7 @@ export function apiOpen(services: ApiServices): Api {
     },
     context: async ({ request }): Promise<GraphContext> => {
       const viewer = await services.authenticate(request.headers.get("authorization"));
-      return { viewer, db, config, log, loaders: loadersFor(db, viewer) };
+      return { viewer, db, config, log, loaders: loadersFor(db, viewer), rows: rowBudget() };
     },
     plugins: [refuseForgery(config.allowedOrigins), ...armor(), badValueCode()],
   });
@@ -73,9 +78,12 @@ export function apiOpen(services: ApiServices): Api {
     if (draining) res.setHeader("connection", "close");
     requestScope.run({ requestId }, () => {
       const started = performance.now();
+      busy.add(req.socket);
       res.once("close", () => {
+        busy.delete(req.socket);
         log.debug(
           {
+            requestId,
             method: req.method,
             path: req.url?.split("?")[0],
             status: res.statusCode,
@@ -90,6 +98,11 @@ export function apiOpen(services: ApiServices): Api {
       if (path === "/") return void res.writeHead(302, { location: "/graphql" }).end();
       return void yoga(req, res);
     });
+  });
+
+  server.on("connection", (socket) => {
+    sockets.add(socket);
+    socket.once("close", () => sockets.delete(socket));
   });
 
   async function ready(res: ServerResponse): Promise<void> {
@@ -108,7 +121,7 @@ export function apiOpen(services: ApiServices): Api {
     async drain() {
       draining = true;
       const closed = new Promise<void>((resolve) => server.close(() => resolve()));
-      server.closeIdleConnections();
+      for (const socket of sockets) if (!busy.has(socket)) socket.destroy();
       // A client that never finishes its request, or never reads its answer, holds nobody up for ever.
       const impatience = setTimeout(() => server.closeAllConnections(), DRAIN_MS);
       await closed;
@@ -162,7 +175,10 @@ function sameHost(origin: string, request: Request): boolean {
   return URL.canParse(origin) && new URL(origin).host === request.headers.get("host");
 }
 
-/** Stops bombs, and lets every honest document through: 15 levels, 100 aliases, 4,000 tokens. */
+/**
+ * Stops documents that are bombs, and lets every honest one through: 15 levels, 100 aliases, 4,000
+ * tokens. What the variables ask for is bounded by the request's rows (graphql/connection.ts).
+ */
 function armor() {
   return new EnvelopArmor({
     maxDepth: { n: 15 },

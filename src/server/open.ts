@@ -1,11 +1,11 @@
-import { existsSync } from "node:fs";
-import { link, mkdir, readFile, rm, writeFile } from "node:fs/promises";
+import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import { apiTokenEnsure, secretNew } from "../access/tokens.ts";
 import type { Config } from "../config.ts";
 import { type Database, databaseOpen } from "../database/client.ts";
 import { type EmbeddedDatabase, embeddedOpen } from "../database/embedded.ts";
 import { migrate, migrationStatus } from "../database/migrate.ts";
+import { secretFileEnsure } from "../database/secretFile.ts";
 import type { Log } from "../logging.ts";
 import { Refused } from "../refusal.ts";
 
@@ -45,10 +45,11 @@ export async function databaseReady(config: Config, log: Log, exclusive: boolean
       const { applied } = await migrate(url);
       if (applied.length > 0) log.info({ applied }, "migrations applied");
     } else {
-      const { pending } = await migrationStatus(url);
-      if (pending.length > 0) {
+      const { pending, failed } = await migrationStatus(url);
+      const missing = [...failed, ...pending];
+      if (missing.length > 0) {
         throw new MigrationsPending(
-          `The database lacks ${pending.length} migrations (${pending.join(", ")}). Run \`holdfast migrate\`, or start without HOLDFAST_MIGRATE=0.`,
+          `The database lacks ${missing.length} migrations (${missing.join(", ")}). Run \`holdfast migrate\`, or start without HOLDFAST_MIGRATE=0.`,
         );
       }
     }
@@ -84,16 +85,7 @@ export async function operatorTokenEnsure(database: Database, config: Config): P
   if (config.databaseUrl !== null) return null;
   const path = join(config.dataDir, "operator-token");
   await mkdir(config.dataDir, { recursive: true });
-  if (!existsSync(path)) {
-    // Written aside and linked, so that the file is never there without its secret.
-    const draft = `${path}.${process.pid}`;
-    await writeFile(draft, `${secretNew()}\n`, { mode: 0o600 });
-    await link(draft, path).catch((error: NodeJS.ErrnoException) => {
-      if (error.code !== "EEXIST") throw error;
-    });
-    await rm(draft);
-  }
-  const secret = (await readFile(path, "utf8")).trim();
+  const secret = await secretFileEnsure(path, secretNew);
   await apiTokenEnsure(database.db, secret, "operator (generated at first start)");
   return path;
 }

@@ -229,7 +229,7 @@ test.each([
   expect(seen.viewer).toMatchObject({
     role,
     tokenName: `a ${role}`,
-    organization: role === "TENANT" ? { id: organizationGid(acme) } : null,
+    organization: owned ? { id: organizationGid(acme) } : null,
   });
 });
 

@@ -283,9 +283,16 @@ async function siteId(): Promise<string> {
   return globalIdEncode("Site", (rows[0] as { id: string }).id);
 }
 
-test("the viewer of a METER shows its role and nothing of its organization", async () => {
+test("the viewer of a METER shows its role and whose it is, and opens nothing else of its organization", async () => {
   const answer = await whole("{ viewer { role organization { id } } }", {}, secretOf("meter"));
-  expect(answer.data).toEqual({ viewer: { role: "METER", organization: null } });
+  const organization = (answer.data as { viewer: { organization: { id: string } } }).viewer.organization;
+  expect(answer.data).toEqual({ viewer: { role: "METER", organization: { id: expect.any(String) } } });
+  const opened = await whole(
+    "query ($id: ID!) { node(id: $id) { id } }",
+    { id: organization.id },
+    secretOf("meter"),
+  );
+  expect(opened.data).toEqual({ node: null });
 });
 
 test("edges of a tenant's own machine hide the hold and the binding of the next customer", async () => {

@@ -716,6 +716,8 @@ describe("with a JWKS", () => {
     ["an unknown role", () => signed({ holdfast_role: "root" })],
     ["a role that is no text", () => signed({ holdfast_role: ["operator"] })],
     ["a tenant without an organization", () => signed({ holdfast_role: "tenant" })],
+    // As for opaque tokens: whoever acts for every organization belongs to none.
+    ["an operator of an organization", () => signed({ ...OPERATOR_CLAIMS, holdfast_organization: slug })],
     [
       "an unknown organization",
       () => signed({ holdfast_role: "tenant", holdfast_organization: "nobody-knows-it" }),
@@ -777,4 +779,20 @@ test("variables by GET that are no JSON, and a document too deep to parse, are t
   expect(await get.json()).toMatchObject({ errors: [{ extensions: { code: "BAD_REQUEST" } }] });
   const deep = await api.send(`{ nodes(ids: ${"[".repeat(1900)}${"]".repeat(1900)}) { id } }`);
   expect(JSON.stringify(deep.errors)).not.toContain("INTERNAL_SERVER_ERROR");
+});
+
+test("what variables ask for is bounded like what literals ask for: 20 full pages pass, 21 do not", async () => {
+  const pages = (count: number) =>
+    `query ($n: Int) { ${Array.from({ length: count }, (_, i) => `a${i}: machines(first: $n) { totalCount }`).join(" ")} }`;
+  const pass = await api.send(pages(20), { n: 1000 });
+  expect(pass.errors).toBeUndefined();
+  const refused = await api.send(pages(21), { n: 1000 });
+  expect(refused.errors?.map((error) => error.extensions?.["code"])).toEqual(["BAD_USER_INPUT"]);
+  const counts = (count: number) =>
+    `{ ${Array.from({ length: count }, (_, i) => `a${i}: allocationPreview(requirements: {minCpuCores: ${i}}) { eligible }`).join(" ")} }`;
+  expect((await api.send(counts(64))).errors).toBeUndefined();
+  expect((await api.send(counts(90))).errors?.[0]?.extensions).toEqual({
+    code: "BAD_USER_INPUT",
+    field: "requirements",
+  });
 });

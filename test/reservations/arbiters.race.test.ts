@@ -284,7 +284,54 @@ test("machine_occupancy_is_derived: nobody writes it by hand", async () => {
   ).toBe("machine_occupancy_is_derived");
 });
 
-test("machine.occupancy follows the rows through every path, a deletion among them", async () => {
+test("reservation_is_kept, service_binding_is_kept: what was sold stays on record, and CLEANING is not skipped", async () => {
+  const { machineId, reservationId, bindingId } = await bound();
+  const { pool } = database();
+  expect(await refusedBy(pool.query("DELETE FROM service_binding WHERE id = $1", [bindingId]))).toBe(
+    "service_binding_is_kept",
+  );
+  expect(await refusedBy(pool.query("DELETE FROM reservation WHERE id = $1", [reservationId]))).toBe(
+    "reservation_is_kept",
+  );
+  const { rows } = await pool.query("SELECT occupancy FROM machine WHERE id = $1", [machineId]);
+  expect(rows).toEqual([{ occupancy: "bound" }]);
+});
+
+test("reservation_deadline_is_kept: an overdue hold is neither converted nor prolonged, and no deadline comes nearer", async () => {
+  const { pool } = database();
+  const overdue = await hold(pool, await machine(pool), { endsIn: -60 });
+  const client = await session();
+  await client.query("BEGIN");
+  expect(await refusedBy(convert(client, overdue))).toBe("reservation_deadline_is_kept");
+  await client.query("ROLLBACK");
+  const prolong = "UPDATE reservation SET expires_at = expires_at + interval '10 minutes' WHERE id = $1";
+  expect(await refusedBy(pool.query(prolong, [overdue]))).toBe("reservation_deadline_is_kept");
+  const live = await hold(pool, await machine(pool), { endsIn: 60 });
+  expect(await refusedBy(pool.query(prolong, [live]))).toBeNull();
+  expect(
+    await refusedBy(
+      pool.query("UPDATE reservation SET expires_at = expires_at - interval '1 second' WHERE id = $1", [
+        live,
+      ]),
+    ),
+  ).toBe("reservation_deadline_is_kept");
+});
+
+test("reserve_machine keeps its plans: no compilation, one plan a connection, whatever the statistics say", async () => {
+  const { rows } = await database().pool.query<{ settings: string[] }>(
+    "SELECT proconfig AS settings FROM pg_proc WHERE proname = 'reserve_machine'",
+  );
+  expect(rows[0]?.settings).toEqual(
+    expect.arrayContaining([
+      "jit=off",
+      "plan_cache_mode=force_generic_plan",
+      "enable_sort=off",
+      "enable_seqscan=off",
+    ]),
+  );
+});
+
+test("machine.occupancy follows the rows through every path", async () => {
   const { pool } = database();
   const id = await machine(pool);
   const occupancy = async () =>
@@ -292,7 +339,7 @@ test("machine.occupancy follows the rows through every path, a deletion among th
       ?.occupancy;
   const reservationId = await hold(pool, id);
   expect(await occupancy()).toBe("held");
-  await pool.query("DELETE FROM reservation WHERE id = $1", [reservationId]);
+  await pool.query("SELECT reservation_cancel($1, NULL, NULL)", [reservationId]);
   expect(await occupancy()).toBe("free");
   const next = await hold(pool, id, { endsIn: -1 });
   expect(await occupancy()).toBe("held");

@@ -283,6 +283,23 @@ test("import: 0 and a summary, 4 and a line a problem, 1 for a file that is not 
   expect(await count()).toBe(1);
 });
 
+test("a signal during a command leaves no database server behind", async () => {
+  const dataDir = join(directory, "signal");
+  const importing = holdfast(["import", "/dev/stdin"], { HOLDFAST_DATA_DIR: dataDir });
+  const lock = join(dataDir, "postgres", "postmaster.pid");
+  await waitUntil(
+    () =>
+      stat(lock).then(
+        () => true,
+        () => false,
+      ),
+    "its server is up",
+  );
+  importing.child.kill("SIGINT");
+  await importing.ended();
+  await expect(stat(lock)).rejects.toThrow(/ENOENT/);
+});
+
 test("`npm start` passes SIGTERM on and ends with the server", async () => {
   const { stdout } = await promisify(execFile)("npm", ["pkg", "get", "scripts.start"]);
   // npm runs scripts in a shell, which keeps signals to itself unless the server takes its place.

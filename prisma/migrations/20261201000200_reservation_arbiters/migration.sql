@@ -1,5 +1,6 @@
 -- The arbiters of reservations: who wins is decided here, whatever SQL is sent.
--- Lock order everywhere: machine, then reservation, then binding. Triggers of a row that somebody
+-- Lock order everywhere: machine, then reservation, then binding (where an organization's holds are
+-- counted or prolonged, its row before all of them). Triggers of a row that somebody
 -- changes by hand take the machine's lock second; PostgreSQL ends such a deadlock, and the
 -- application repeats its own side.
 
@@ -22,6 +23,7 @@ CREATE UNIQUE INDEX service_binding_one_per_reservation ON service_binding (rese
 -- after they hold that lock (a snapshot taken before waiting would predate the other's commit).
 -- A transaction with a frozen snapshot (REPEATABLE READ) cannot look again; it is refused by
 -- PostgreSQL itself, because every hold and every binding changes the machine row it locks.
+-- Invariant: an overdue hold is neither converted nor prolonged, and no deadline moves forward in time.
 CREATE FUNCTION reservation_guard() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   v_status text;
@@ -38,6 +40,11 @@ BEGIN
     IF OLD.state <> 'held' THEN
       RAISE EXCEPTION 'reservation % is % and stays so', OLD.id, OLD.state
         USING ERRCODE = 'check_violation', CONSTRAINT = 'reservation_state_transition', TABLE = 'reservation';
+    END IF;
+    IF (NEW.state = 'converted' OR NEW.expires_at <> OLD.expires_at) AND OLD.expires_at <= clock_timestamp()
+       OR NEW.expires_at < OLD.expires_at THEN
+      RAISE EXCEPTION 'the hold % ends at %', OLD.id, OLD.expires_at
+        USING ERRCODE = 'check_violation', CONSTRAINT = 'reservation_deadline_is_kept', TABLE = 'reservation';
     END IF;
     RETURN NEW;
   END IF;
@@ -59,6 +66,18 @@ BEGIN
 END $$;
 CREATE TRIGGER reservation_guard BEFORE INSERT OR UPDATE ON reservation
   FOR EACH ROW EXECUTE FUNCTION reservation_guard();
+
+-- Invariant: what was sold stays on record. A key names its reservation for ever, and a machine leaves
+-- its customer by a release, which sends it to CLEANING, and by nothing else.
+CREATE FUNCTION row_is_kept() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION 'a % is never deleted', TG_TABLE_NAME
+    USING ERRCODE = 'check_violation', CONSTRAINT = TG_TABLE_NAME || '_is_kept', TABLE = TG_TABLE_NAME;
+END $$;
+CREATE TRIGGER reservation_is_kept BEFORE DELETE ON reservation
+  FOR EACH ROW EXECUTE FUNCTION row_is_kept();
+CREATE TRIGGER service_binding_is_kept BEFORE DELETE ON service_binding
+  FOR EACH ROW EXECUTE FUNCTION row_is_kept();
 
 CREATE FUNCTION service_binding_guard() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -106,23 +125,22 @@ CREATE CONSTRAINT TRIGGER reservation_converted_has_binding AFTER UPDATE OF stat
 -- A released machine goes to CLEANING in the very update that ends its occupancy.
 CREATE FUNCTION machine_occupancy_refresh() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
-  v_machine uuid := CASE WHEN TG_OP = 'DELETE' THEN OLD.machine_id ELSE NEW.machine_id END;
   v_released boolean := TG_TABLE_NAME = 'service_binding' AND TG_OP = 'UPDATE';
 BEGIN
   UPDATE machine SET
     occupancy = CASE
-      WHEN EXISTS (SELECT FROM service_binding WHERE machine_id = v_machine AND released_at IS NULL) THEN 'bound'
-      WHEN EXISTS (SELECT FROM reservation WHERE machine_id = v_machine AND state = 'held') THEN 'held'
+      WHEN EXISTS (SELECT FROM service_binding WHERE machine_id = NEW.machine_id AND released_at IS NULL) THEN 'bound'
+      WHEN EXISTS (SELECT FROM reservation WHERE machine_id = NEW.machine_id AND state = 'held') THEN 'held'
       ELSE 'free' END,
     status = CASE WHEN v_released THEN 'cleaning' ELSE status END
-  WHERE id = v_machine;
+  WHERE id = NEW.machine_id;
   RETURN NULL;
 END $$;
-CREATE TRIGGER reservation_begins_occupancy AFTER INSERT OR DELETE ON reservation
+CREATE TRIGGER reservation_begins_occupancy AFTER INSERT ON reservation
   FOR EACH ROW EXECUTE FUNCTION machine_occupancy_refresh();
 CREATE TRIGGER reservation_ends_occupancy AFTER UPDATE OF state ON reservation
   FOR EACH ROW WHEN (NEW.state IN ('expired', 'cancelled')) EXECUTE FUNCTION machine_occupancy_refresh();
-CREATE TRIGGER service_binding_begins_occupancy AFTER INSERT OR DELETE ON service_binding
+CREATE TRIGGER service_binding_begins_occupancy AFTER INSERT ON service_binding
   FOR EACH ROW EXECUTE FUNCTION machine_occupancy_refresh();
 CREATE TRIGGER service_binding_ends_occupancy AFTER UPDATE OF released_at ON service_binding
   FOR EACH ROW WHEN (OLD.released_at IS NULL AND NEW.released_at IS NOT NULL)

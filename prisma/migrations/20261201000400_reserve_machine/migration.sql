@@ -50,38 +50,42 @@ END $$;
 
 -- One try for one machine, inside a savepoint (the block with EXCEPTION).
 -- outcome: 'won'     the hold is in, and returned;
---          'skipped' somebody has the row locked, or took the machine a moment ago: no attempt;
+--          'skipped' somebody has its row or its overdue hold locked, or took it a moment ago: no attempt;
 --          'lost'    the machine was lost in the insert: an attempt;
 --          'key'     the key was taken meanwhile.
--- Any other violation is a bug and is thrown. A hold past its deadline that stands in the way is
--- expired here, by the one who takes the machine.
+-- Any other violation is a bug and is thrown. p_overdue: the machine is wanted for the overdue hold that
+-- stands on it, which is expired here, by the one who takes the machine. The lock's WHERE is judged by
+-- the row's newest version, so that a machine that was just taken is not even locked.
 CREATE FUNCTION machine_try_hold(
   p_machine uuid, p_organization uuid, p_order_reference text, p_key text, p_requirements jsonb,
-  r machine_requirements, p_hold_seconds integer, p_skipped integer, p_lost integer,
+  r machine_requirements, p_hold_seconds integer, p_skipped integer, p_lost integer, p_overdue boolean,
   OUT outcome text, OUT reservation jsonb
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_machine machine;
+  v_hold uuid;
   v_site_code text;
   v_now timestamptz;
   v_constraint text;
 BEGIN
-  SELECT m.* INTO v_machine FROM machine m WHERE m.id = p_machine FOR UPDATE SKIP LOCKED;
+  SELECT m.* INTO v_machine FROM machine m
+  WHERE m.id = p_machine AND m.status = 'ready' AND m.occupancy = CASE WHEN p_overdue THEN 'held' ELSE 'free' END
+  FOR UPDATE SKIP LOCKED;
   IF NOT FOUND THEN
     outcome := 'skipped';
     RETURN;
   END IF;
-  IF v_machine.occupancy = 'held' THEN
-    UPDATE reservation h SET state = 'expired', settled_at = h.expires_at
-    WHERE h.machine_id = p_machine AND h.state = 'held' AND h.expires_at <= clock_timestamp();
-    SELECT m.* INTO v_machine FROM machine m WHERE m.id = p_machine;
+  IF p_overdue THEN
+    SELECT h.id INTO v_hold FROM reservation h
+    WHERE h.machine_id = p_machine AND h.state = 'held' AND h.expires_at <= clock_timestamp()
+    FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN RAISE EXCEPTION USING ERRCODE = 'HF002', MESSAGE = 'let go'; END IF;
+    UPDATE reservation h SET state = 'expired', settled_at = h.expires_at WHERE h.id = v_hold;
   END IF;
   SELECT s.code INTO v_site_code FROM site s WHERE s.id = v_machine.site_id;
-  IF v_machine.occupancy <> 'free'
-     OR machine_misfits(v_site_code, v_machine.manufacturer, v_machine.model, v_machine.cpu_cores,
-                        v_machine.memory_gib, v_machine.storage_gib, v_machine.labels, v_machine.status, r) <> '{}' THEN
-    outcome := 'skipped';
-    RETURN;
+  IF machine_misfits(v_site_code, v_machine.manufacturer, v_machine.model, v_machine.cpu_cores,
+                     v_machine.memory_gib, v_machine.storage_gib, v_machine.labels, v_machine.status, r) <> '{}' THEN
+    RAISE EXCEPTION USING ERRCODE = 'HF002', MESSAGE = 'let go';
   END IF;
   v_now := clock_timestamp();
   INSERT INTO reservation (organization_id, machine_id, order_reference, idempotency_key, requirements,
@@ -104,7 +108,10 @@ BEGIN
               CASE WHEN p_lost > 0 THEN format(' Lost to faster orders before this one was won: %s.', p_lost) ELSE '' END)))
   RETURNING to_jsonb(reservation.*) INTO machine_try_hold.reservation;
   outcome := 'won';
-EXCEPTION WHEN unique_violation OR exclusion_violation THEN
+EXCEPTION
+WHEN SQLSTATE 'HF002' THEN
+  outcome := 'skipped';
+WHEN unique_violation OR exclusion_violation THEN
   GET STACKED DIAGNOSTICS v_constraint = CONSTRAINT_NAME;
   CASE v_constraint
     WHEN 'reservation_one_hold_per_machine' THEN outcome := 'lost';
@@ -134,6 +141,8 @@ SET lock_timeout = '1s'
 -- Planned once a connection instead of once a call. Statistics would mislead: the shelf and the holds
 -- change by the second, and start empty.
 SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+-- Before PostgreSQL 18 a plan that cannot do without what is turned off looks dear enough to be compiled.
+SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -220,7 +229,7 @@ BEGIN
         END IF;
         v_seen := v_seen + 1;
         SELECT t.outcome, t.reservation INTO v_outcome, v_reservation FROM machine_try_hold(v_candidate.id, p_organization, p_order_reference, p_key,
-          p_requirements, r, p_hold_seconds, v_skipped, v_lost) t;
+          p_requirements, r, p_hold_seconds, v_skipped, v_lost, false) t;
         EXIT walk WHEN v_outcome IN ('won', 'key');
         v_skipped := v_skipped + (v_outcome = 'skipped')::integer;
         v_lost := v_lost + (v_outcome = 'lost')::integer;
@@ -249,7 +258,7 @@ BEGIN
       END IF;
       v_seen := v_seen + 1;
       SELECT t.outcome, t.reservation INTO v_outcome, v_reservation FROM machine_try_hold(v_candidate.id, p_organization, p_order_reference, p_key,
-        p_requirements, r, p_hold_seconds, v_skipped, v_lost) t;
+        p_requirements, r, p_hold_seconds, v_skipped, v_lost, true) t;
       EXIT WHEN v_outcome IN ('won', 'key');
       v_skipped := v_skipped + (v_outcome = 'skipped')::integer;
       v_lost := v_lost + (v_outcome = 'lost')::integer;

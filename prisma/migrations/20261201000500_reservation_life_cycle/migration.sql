@@ -1,5 +1,6 @@
 -- What can happen to a hold, a binding and a machine's status: one function a transition, one call
--- a transaction. Each locks the machine, then the reservation, then the binding; judges the row it
+-- a transaction. Each locks the machine, then the reservation, then the binding (an extension first of
+-- all the organization, whose holds it keeps alive); judges the row it
 -- has locked, with clock_timestamp() after the lock; and changes it only in the expected state, so
 -- that a late call never touches a successor's. p_organization limits what the caller may see (null
 -- = everything): what he may not see answers exactly like what does not exist.
@@ -14,6 +15,7 @@ CREATE FUNCTION reservation_convert(
 DECLARE
   v reservation;
   v_now timestamptz;
+  v_constraint text;
 BEGIN
   SELECT * INTO v FROM reservation
   WHERE id = p_reservation AND (p_organization IS NULL OR organization_id = p_organization);
@@ -25,7 +27,14 @@ BEGIN
   IF v.state <> 'held' THEN RETURN v.state; END IF;
   IF v.expires_at <= v_now THEN RETURN 'expired'; END IF;
   IF p_follow_switch AND NOT module_enabled(v.organization_id, 'datacenter') THEN RETURN 'module_disabled'; END IF;
-  UPDATE reservation SET state = 'converted', settled_at = v_now WHERE id = p_reservation;
+  BEGIN
+    UPDATE reservation SET state = 'converted', settled_at = v_now WHERE id = p_reservation;
+  EXCEPTION WHEN check_violation THEN
+    -- The arbiter judged a moment later than the line above.
+    GET STACKED DIAGNOSTICS v_constraint = CONSTRAINT_NAME;
+    IF v_constraint = 'reservation_deadline_is_kept' THEN RETURN 'expired'; END IF;
+    RAISE;
+  END;
   INSERT INTO service_binding (reservation_id, organization_id, machine_id, service_reference, bound_at)
   VALUES (p_reservation, v.organization_id, v.machine_id, p_service_reference, v_now);
   RETURN 'converted';
@@ -40,6 +49,7 @@ RETURNS text LANGUAGE plpgsql VOLATILE SET lock_timeout = '3s' AS $$
 DECLARE
   v reservation;
   v_latest timestamptz;
+  v_constraint text;
 BEGIN
   SELECT * INTO v FROM reservation
   WHERE id = p_reservation AND (p_organization IS NULL OR organization_id = p_organization);
@@ -52,9 +62,15 @@ BEGIN
   IF p_follow_switch AND NOT module_enabled(v.organization_id, 'datacenter') THEN RETURN 'module_disabled'; END IF;
   v_latest := v.held_at + 2 * make_interval(secs => v.hold_seconds);
   IF v.expires_at >= v_latest THEN RETURN 'limit'; END IF;
-  UPDATE reservation
-  SET expires_at = least(v.expires_at + make_interval(secs => v.hold_seconds), v_latest)
-  WHERE id = p_reservation;
+  BEGIN
+    UPDATE reservation
+    SET expires_at = least(v.expires_at + make_interval(secs => v.hold_seconds), v_latest)
+    WHERE id = p_reservation;
+  EXCEPTION WHEN check_violation THEN
+    GET STACKED DIAGNOSTICS v_constraint = CONSTRAINT_NAME;
+    IF v_constraint = 'reservation_deadline_is_kept' THEN RETURN 'expired'; END IF;
+    RAISE;
+  END;
   RETURN 'extended';
 END $$;
 
@@ -76,9 +92,9 @@ BEGIN
   RETURN 'released';
 END $$;
 
--- 'expired' | 'busy' | 'not_due'. One overdue hold, for the sweeper: a machine that somebody has
--- locked is passed over (its holder expires the hold himself or changes it), and the deadline is
--- judged again under the lock. A hold reads as settled at its deadline, not when it was swept.
+-- 'expired' | 'busy' | 'not_due'. One overdue hold, for the sweeper: a machine or a hold that somebody
+-- has locked is passed over (its holder expires the hold himself or changes it), so that no row keeps
+-- the sweeper waiting, and the deadline is judged again under the lock. A hold reads as settled at its deadline, not when it was swept.
 CREATE FUNCTION reservation_expire(p_reservation uuid) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_machine uuid;
@@ -86,6 +102,8 @@ BEGIN
   SELECT machine_id INTO v_machine FROM reservation WHERE id = p_reservation;
   IF NOT FOUND THEN RETURN 'not_due'; END IF;
   PERFORM FROM machine WHERE id = v_machine FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND THEN RETURN 'busy'; END IF;
+  PERFORM FROM reservation WHERE id = p_reservation FOR UPDATE SKIP LOCKED;
   IF NOT FOUND THEN RETURN 'busy'; END IF;
   UPDATE reservation SET state = 'expired', settled_at = expires_at
   WHERE id = p_reservation AND state = 'held' AND expires_at <= clock_timestamp();

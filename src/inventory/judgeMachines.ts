@@ -3,17 +3,17 @@
 // The reasons come from machine_rejections, whose predicate is the allocator's own.
 // Not checked here: what the viewer may see (counts are for everybody who may reserve, machines for
 // operators).
-import type { Db } from "../../database/client.ts";
-import { Prisma } from "../../database/prisma/client.ts";
-import type { Page } from "../../graphql/connection.ts";
+import type { Db } from "../database/client.ts";
+import { Prisma } from "../database/prisma/client.ts";
+import type { Page } from "../graphql/connection.ts";
 import {
   REJECTION_KINDS,
   REJECTION_REASONS,
   type RejectionCount,
   type RejectionReason,
-} from "../rejections.ts";
-import { type MachineRequirements, requirementsCanonical } from "../requirements.ts";
-import { MACHINE_COLUMNS, type MachineRow } from "../rows.ts";
+} from "./rejections.ts";
+import { type MachineRequirements, requirementsCanonical } from "./requirements.ts";
+import { MACHINE_COLUMNS, type MachineRow } from "./rows.ts";
 
 /** The full list, counted. */
 export interface JudgedCounts {
