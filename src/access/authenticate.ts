@@ -1,7 +1,7 @@
 import { createRemoteJWKSet, decodeProtectedHeader, errors, type JWTPayload, jwtVerify } from "jose";
 import { z } from "zod";
 import type { Config } from "../config.ts";
-import type { Db } from "../database/client.ts";
+import { type Db, statementRun } from "../database/client.ts";
 import type { Log } from "../logging.ts";
 import { organizationBySlug } from "./organizations.ts";
 import { secretHash } from "./tokens.ts";
@@ -66,11 +66,13 @@ async function verify(
 }
 
 async function tokenFind(db: Db, secret: string): Promise<Viewer | null> {
-  const rows = await db.$queryRaw<{ role: TokenRole; organizationId: string | null; tokenName: string }[]>`
-    /* token_find */
-    SELECT role, organization_id AS "organizationId", name AS "tokenName" FROM api_token
-    WHERE secret_sha256 = ${secretHash(secret)} AND revoked_at IS NULL
-      AND (expires_at IS NULL OR expires_at > statement_timestamp())`;
+  const rows = await statementRun<{ role: TokenRole; organizationId: string | null; tokenName: string }>(
+    db,
+    "token_find",
+    `SELECT role, organization_id AS "organizationId", name AS "tokenName" FROM api_token
+     WHERE secret_sha256 = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > statement_timestamp())`,
+    [secretHash(secret)],
+  );
   return rows[0] ?? null;
 }
 

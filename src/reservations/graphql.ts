@@ -10,6 +10,9 @@ import { vouched } from "../graphql/vouched.ts";
 import { MachineRef, MachineRequirementsInput, RejectionCountRef } from "../inventory/graphql.ts";
 import type { MachineRow } from "../inventory/rows.ts";
 import type { Refusal } from "../refusal.ts";
+import { reservationCancel } from "./cancelReservation.ts";
+import { reservationConvert } from "./convertReservation.ts";
+import { reservationExtend } from "./extendReservation.ts";
 import {
   cancelReservationInput,
   convertReservationInput,
@@ -18,8 +21,8 @@ import {
   reservationFilter,
   reserveMachineInput,
 } from "./inputs.ts";
-import { bindingRelease, reservationCancel, reservationConvert, reservationExtend } from "./lifeCycle.ts";
 import { type ReservationKey, reservationsCount, reservationsPage } from "./queries/reservations.ts";
+import { bindingRelease } from "./releaseBinding.ts";
 import { machineReserve } from "./reserveMachine.ts";
 import type {
   BindingNotFound,

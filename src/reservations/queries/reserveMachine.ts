@@ -1,7 +1,7 @@
 // Calls reserve_machine (migration reserve_machine; its header states locks, order, and what happens
 // when it runs twice). One statement is one transaction: nothing of this process can come between,
 // and no connection is held while this process thinks.
-import type { Db } from "../../database/client.ts";
+import { type Db, statementRun } from "../../database/client.ts";
 import type { AllocationChoice, ReservationRow } from "../rows.ts";
 
 /** What the function is asked. */
@@ -55,13 +55,21 @@ interface Row {
 
 /** Tries to reserve; see the migration for each outcome. */
 export async function reserveMachineCall(db: Db, call: ReserveMachineCall): Promise<ReserveMachineAnswer> {
-  const rows = await db.$queryRaw<Row[]>`
-    /* reserve_machine */
-    SELECT a.*, ceil(extract(epoch FROM a.retry_at - clock_timestamp()) * 1000)::float8 AS retry_after_ms
-    FROM reserve_machine(
-      ${call.organizationId}::uuid, ${call.orderReference}::text, ${call.idempotencyKey}::text,
-      ${JSON.stringify(call.requirements)}::jsonb, ${call.holdSeconds}::integer, ${call.holdLimit}::integer,
-      ${call.coolDownSeconds}::integer) a`;
+  const rows = await statementRun<Row>(
+    db,
+    "reserve_machine",
+    `SELECT a.*, ceil(extract(epoch FROM a.retry_at - clock_timestamp()) * 1000)::float8 AS retry_after_ms
+     FROM reserve_machine($1::uuid, $2::text, $3::text, $4::jsonb, $5::integer, $6::integer, $7::integer) a`,
+    [
+      call.organizationId,
+      call.orderReference,
+      call.idempotencyKey,
+      JSON.stringify(call.requirements),
+      call.holdSeconds,
+      call.holdLimit,
+      call.coolDownSeconds,
+    ],
+  );
   const row = rows[0];
   if (row === undefined) throw new Error("reserve_machine returned no row");
   switch (row.outcome) {
