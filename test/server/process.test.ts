@@ -1,10 +1,9 @@
-import { execFile } from "node:child_process";
+import { spawn } from "node:child_process";
 import { randomUUID } from "node:crypto";
 import { chmod, mkdtemp, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { promisify } from "node:util";
 import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
 import { globalIdEncode } from "../../src/graphql/globalId.ts";
 import { DEMO_ORGANIZATION } from "../../src/server/demo.ts";
@@ -301,7 +300,17 @@ test("a signal during a command leaves no database server behind", async () => {
 });
 
 test("`npm start` passes SIGTERM on and ends with the server", async () => {
-  const { stdout } = await promisify(execFile)("npm", ["pkg", "get", "scripts.start"]);
-  // npm runs scripts in a shell, which keeps signals to itself unless the server takes its place.
-  expect(JSON.parse(stdout)).toMatch(/^exec /);
+  const npm = spawn("npm", ["start"], {
+    stdio: ["ignore", "pipe", "pipe"],
+    env: { ...process.env, DATABASE_URL: database().url, PORT: "0", HOLDFAST_SWEEP_SECONDS: "0" },
+  });
+  const ended = new Promise<number | null>((resolve) => npm.once("close", resolve));
+  let output = "";
+  for (const stream of [npm.stdout, npm.stderr])
+    stream.on("data", (chunk: Buffer) => (output += chunk.toString()));
+  await waitUntil(() => output.includes("Holdfast is at") || npm.exitCode !== null, "npm's server serves");
+  npm.kill("SIGTERM");
+  // The outputs close only when the server behind npm has ended as well.
+  expect(await ended).toBe(0);
+  expect(output).toContain('"msg":"stopped"');
 });
