@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
+import { afterAll, beforeAll, beforeEach, expect, inject, test } from "vitest";
 import { globalIdDecode } from "../../src/graphql/globalId.ts";
 import { startApi, type TestApi } from "../support/api.ts";
 import { barrier, waitUntil } from "../support/barrier.ts";
@@ -87,43 +87,50 @@ test("with the whole set locked at once, the same orders leave machines unsold",
   expect(results.filter(Boolean).length).toBeLessThan(3);
 });
 
-test("8 orders, 3 machines, all of them open at once: the 5 that pass over locked machines are told to retry", async () => {
-  const { pool } = database();
-  await machines(pool, 3);
-  // Every insert waits for the gate, so that three orders are uncommitted while the others walk.
-  await pool.query(`
+// Three transactions stay open here, and five more come: a pooler with two connections has no room for that.
+test.skipIf(inject("pooler") !== null)(
+  "8 orders, 3 machines, all of them open at once: the 5 that pass over locked machines are told to retry",
+  async () => {
+    const { pool } = database();
+    await machines(pool, 3);
+    // Every insert waits for the gate, so that three orders are uncommitted while the others walk.
+    await pool.query(`
     CREATE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN NEW; END $$;
     CREATE TRIGGER gate BEFORE INSERT ON reservation FOR EACH ROW EXECUTE FUNCTION gate()`);
-  const keeper = await database().connect();
-  try {
-    await keeper.query("SELECT pg_advisory_lock(4711)");
-    const refused: Result[] = [];
-    const running = Array.from({ length: 8 }, (_, index) =>
-      reserve(index, order(orgs[index] as string)).then((result) => {
-        if (result.__typename !== "MachineReserved") refused.push(result);
-        return result;
-      }),
-    );
-    await waitUntil(() => Promise.resolve(refused.length === 5), "five orders are refused while three wait");
-    await keeper.query("SELECT pg_advisory_unlock(4711)");
-    const results = await Promise.all(running);
-    expect(new Set(won(results)).size).toBe(3);
-    for (const result of refused) {
-      expect(result).toMatchObject({
-        __typename: "SomeoneWasFaster",
-        nextAction: "RETRY",
-        retryAfterMs: expect.any(Number),
-        eligible: 3,
-        skipped: 3,
-      });
+    const keeper = await database().connect();
+    try {
+      await keeper.query("SELECT pg_advisory_lock(4711)");
+      const refused: Result[] = [];
+      const running = Array.from({ length: 8 }, (_, index) =>
+        reserve(index, order(orgs[index] as string)).then((result) => {
+          if (result.__typename !== "MachineReserved") refused.push(result);
+          return result;
+        }),
+      );
+      await waitUntil(
+        () => Promise.resolve(refused.length === 5),
+        "five orders are refused while three wait",
+      );
+      await keeper.query("SELECT pg_advisory_unlock(4711)");
+      const results = await Promise.all(running);
+      expect(new Set(won(results)).size).toBe(3);
+      for (const result of refused) {
+        expect(result).toMatchObject({
+          __typename: "SomeoneWasFaster",
+          nextAction: "RETRY",
+          retryAfterMs: expect.any(Number),
+          eligible: 3,
+          skipped: 3,
+        });
+      }
+      expect(await breaches(pool)).toEqual([]);
+    } finally {
+      await keeper.end();
+      await pool.query("DROP TRIGGER gate ON reservation; DROP FUNCTION gate()");
     }
-    expect(await breaches(pool)).toEqual([]);
-  } finally {
-    await keeper.end();
-    await pool.query("DROP TRIGGER gate ON reservation; DROP FUNCTION gate()");
-  }
-});
+  },
+);
 
 test("2 orders, 1 machine: one MachineReserved, one refusal", async () => {
   await machines(database().pool, 1);

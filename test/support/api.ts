@@ -2,6 +2,7 @@ import { once } from "node:events";
 import type { AddressInfo } from "node:net";
 import type { TypedDocumentNode } from "@graphql-typed-document-node/core";
 import { print } from "graphql";
+import { inject } from "vitest";
 import { authenticateWith } from "../../src/access/authenticate.ts";
 import { apiTokenCreate, apiTokenEnsure } from "../../src/access/tokens.ts";
 import type { TokenRole } from "../../src/access/viewer.ts";
@@ -9,6 +10,7 @@ import { type Config, configRead } from "../../src/config.ts";
 import { type Database, databaseOpen } from "../../src/database/client.ts";
 import { logOpen } from "../../src/logging.ts";
 import { apiOpen } from "../../src/server/http.ts";
+import { poolerUrl } from "./pgbouncer.ts";
 
 /** An answer of the API as a client sees it. */
 export interface Answer<Data> {
@@ -45,18 +47,36 @@ export interface TestApi {
 
 const OPERATOR = "test-operator-token-0123456789";
 
-/** Starts an API on `url`. Several on one database behave like several processes. */
+/**
+ * Starts an API on `url`. Several on one database behave like several processes.
+ * @param direct never by way of the run's pooler: for tests that have a wire of their own.
+ */
 export async function startApi(
   url: string,
   settings: Partial<
-    Pick<Config, "holdSeconds" | "holdLimit" | "coolDownSeconds" | "poolSize" | "allowedOrigins" | "jwt">
+    Pick<
+      Config,
+      | "holdSeconds"
+      | "holdLimit"
+      | "coolDownSeconds"
+      | "poolSize"
+      | "namedStatements"
+      | "allowedOrigins"
+      | "jwt"
+    >
   > = {},
+  direct = false,
 ): Promise<TestApi> {
-  const config: Config = { ...configRead({ DATABASE_URL: url, HOLDFAST_LOG_LEVEL: "silent" }), ...settings };
+  const pooler = direct ? null : inject("pooler");
+  const config: Config = {
+    ...configRead({ DATABASE_URL: url, HOLDFAST_LOG_LEVEL: "silent" }),
+    ...(pooler === null ? {} : { namedStatements: false }),
+    ...settings,
+  };
   const log = logOpen(process.env["TEST_LOG_LEVEL"] ?? "silent");
-  const database = databaseOpen(url, {
+  const database = databaseOpen(pooler === null ? url : poolerUrl(pooler, url), {
     poolSize: config.poolSize,
-    namedStatements: true,
+    namedStatements: config.namedStatements,
     onError: () => undefined,
   });
   await apiTokenEnsure(database.db, OPERATOR, "test operator");

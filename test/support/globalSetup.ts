@@ -9,6 +9,7 @@ import pg from "pg";
 import type { TestProject } from "vitest/node";
 import { embeddedOpen } from "../../src/database/embedded.ts";
 import { migrate } from "../../src/database/migrate.ts";
+import { type Pooler, pgbouncerStart } from "./pgbouncer.ts";
 
 declare module "vitest" {
   interface ProvidedContext {
@@ -16,6 +17,8 @@ declare module "vitest" {
     serverUrl: string;
     /** Name of the migrated template; clones begin with it. */
     template: string;
+    /** Address of the PgBouncer that every API goes through (TEST_PGBOUNCER=1); null: none. */
+    pooler: string | null;
   }
 }
 
@@ -53,8 +56,10 @@ export default async function setup(project: TestProject): Promise<() => Promise
   // Another session's end must not end the run; the next query tells.
   admin.on("error", () => undefined);
 
+  let pooler: Pooler | null = null;
   const clean = async () => {
     try {
+      await pooler?.stop();
       // An embedded server's databases go with its directory.
       if (embedded === null) {
         const { rows } = await admin.query<{ name: string }>(
@@ -78,12 +83,14 @@ export default async function setup(project: TestProject): Promise<() => Promise
     const url = new URL(serverUrl);
     url.pathname = `/${template}`;
     await migrate(url.href);
+    if (process.env["TEST_PGBOUNCER"] === "1") pooler = await pgbouncerStart(serverUrl);
   } catch (error) {
     await teardown().catch(() => undefined);
     throw error;
   }
   project.provide("serverUrl", serverUrl);
   project.provide("template", template);
+  project.provide("pooler", pooler?.address ?? null);
   return teardown;
 }
 
