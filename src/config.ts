@@ -10,13 +10,17 @@ const flag = (fallback: "0" | "1") =>
     .default(fallback)
     .transform((value) => value === "1");
 const httpUrl = z.url({ protocol: /^https?$/, error: "must be an http(s) URL" });
+const postgresUrl = z.url({ protocol: /^postgres(ql)?$/, error: "must be a postgresql:// URL" });
+/** Variables whose value may hold a secret. */
+const SECRET = ["HOLDFAST_OPERATOR_TOKEN", "DATABASE_URL", "HOLDFAST_LISTEN_DATABASE_URL"];
 
 const environment = z.object({
   PORT: whole(4000, 0, 65535),
   HOST: z.string().default("127.0.0.1"),
-  DATABASE_URL: z.url({ protocol: /^postgres(ql)?$/, error: "must be a postgresql:// URL" }).optional(),
+  DATABASE_URL: postgresUrl.optional(),
   DATABASE_POOL_SIZE: whole(10, 1, 500),
   HOLDFAST_NAMED_STATEMENTS: flag("1"),
+  HOLDFAST_LISTEN_DATABASE_URL: postgresUrl.optional(),
   HOLDFAST_MIGRATE: flag("1"),
   HOLDFAST_DATA_DIR: z.string().default(".holdfast"),
   HOLDFAST_DEMO: flag("1"),
@@ -28,6 +32,19 @@ const environment = z.object({
   HOLDFAST_HOLD_LIMIT: whole(10, 0, 100_000),
   HOLDFAST_COOL_DOWN_SECONDS: whole(0, 0, 86_400),
   HOLDFAST_SWEEP_SECONDS: whole(60, 0, 86_400),
+  ORCHESTRATOR_URL: httpUrl.transform((value) => value.replace(/\/+$/, "")).optional(),
+  HOLDFAST_ORCHESTRATOR_TIMEOUT_SECONDS: whole(10, 1, 300),
+  HOLDFAST_HEARTBEAT_SECONDS: whole(30, 1, 3600),
+  HOLDFAST_CLAIM_TIMEOUT_SECONDS: whole(300, 2, 86_400),
+  HOLDFAST_BUILD_LIMIT_SECONDS: whole(7200, 1, 604_800),
+  HOLDFAST_PUBLISH_COOL_DOWN_SECONDS: whole(0, 0, 86_400),
+  HOLDFAST_APP_DOMAIN: z
+    .string()
+    .regex(/^(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?::\d{1,5})?$/, {
+      error: "must be a domain in lower case",
+    })
+    .max(180, { error: "must have at most 180 characters" })
+    .default("apps.localhost"),
   HOLDFAST_ALLOWED_ORIGINS: z
     .string()
     .default("")
@@ -44,6 +61,24 @@ const environment = z.object({
   HOLDFAST_LOG_LEVEL: z.enum(["fatal", "error", "warn", "info", "debug", "trace", "silent"]).default("info"),
 });
 
+/** What the environment decides about publishing. All processes on one database should agree on it. */
+export interface PublishingConfig {
+  /** The build service; null: a simulated one runs beside the server. */
+  readonly orchestratorUrl: string | null;
+  /** How long one call of the build service may take, in milliseconds. */
+  readonly orchestratorTimeoutMs: number;
+  /** Seconds between two beats of a running publish. */
+  readonly heartbeatSeconds: number;
+  /** Seconds without a beat after which a claim may be taken over; at least two heartbeats. */
+  readonly claimTimeoutSeconds: number;
+  /** Seconds that a build may take at the most. */
+  readonly buildLimitSeconds: number;
+  /** Seconds between two publishes of one project; 0 = no cool-down. */
+  readonly coolDownSeconds: number;
+  /** Apps are served at `https://<slug>.<domain>`. */
+  readonly appDomain: string;
+}
+
 /** Everything that the environment decides. Read once, at start. */
 export interface Config {
   readonly host: string;
@@ -55,6 +90,8 @@ export interface Config {
   readonly poolSize: number;
   /** Off behind a pooler that does not carry prepared statements from one connection to another. */
   readonly namedStatements: boolean;
+  /** Where this process listens for notifications, which no pooler passes on; null: `databaseUrl`. */
+  readonly listenDatabaseUrl: string | null;
   /** Whether a start applies pending migrations. */
   readonly migrate: boolean;
   /** Directory of the embedded database and of the generated operator token. */
@@ -71,6 +108,7 @@ export interface Config {
   readonly coolDownSeconds: number;
   /** Seconds between two sweeps in this process; 0 = this process does not sweep. */
   readonly sweepSeconds: number;
+  readonly publishing: PublishingConfig;
   /** Origins, besides its own, whose pages may call this API. */
   readonly allowedOrigins: readonly string[];
   /** Accept JWTs signed by a key of this set; null = opaque tokens only. */
@@ -97,7 +135,7 @@ export function configRead(variables: NodeJS.ProcessEnv = process.env): Config {
   if (!parsed.success) {
     const lines = parsed.error.issues.map((issue) => {
       const name = String(issue.path[0]);
-      return `  ${name}=${name === "HOLDFAST_OPERATOR_TOKEN" || name === "DATABASE_URL" ? "…" : variables[name]}: ${issue.message}`;
+      return `  ${name}=${SECRET.includes(name) ? "…" : variables[name]}: ${issue.message}`;
     });
     throw new ConfigError(`The environment is not valid:\n${lines.join("\n")}`);
   }
@@ -110,12 +148,18 @@ export function configRead(variables: NodeJS.ProcessEnv = process.env): Config {
       "The environment is not valid:\n  HOLDFAST_JWT_ISSUER and HOLDFAST_JWT_AUDIENCE need HOLDFAST_JWKS_URL",
     );
   }
+  if (env.HOLDFAST_CLAIM_TIMEOUT_SECONDS < 2 * env.HOLDFAST_HEARTBEAT_SECONDS) {
+    throw new ConfigError(
+      "The environment is not valid:\n  HOLDFAST_CLAIM_TIMEOUT_SECONDS must be at least twice HOLDFAST_HEARTBEAT_SECONDS",
+    );
+  }
   return {
     host: env.HOST,
     port: env.PORT,
     databaseUrl: env.DATABASE_URL ?? null,
     poolSize: env.DATABASE_POOL_SIZE,
     namedStatements: env.HOLDFAST_NAMED_STATEMENTS,
+    listenDatabaseUrl: env.HOLDFAST_LISTEN_DATABASE_URL ?? null,
     migrate: env.HOLDFAST_MIGRATE,
     dataDir: env.HOLDFAST_DATA_DIR,
     demo: env.HOLDFAST_DEMO && env.DATABASE_URL === undefined,
@@ -124,6 +168,15 @@ export function configRead(variables: NodeJS.ProcessEnv = process.env): Config {
     holdLimit: env.HOLDFAST_HOLD_LIMIT,
     coolDownSeconds: env.HOLDFAST_COOL_DOWN_SECONDS,
     sweepSeconds: env.HOLDFAST_SWEEP_SECONDS,
+    publishing: {
+      orchestratorUrl: env.ORCHESTRATOR_URL ?? null,
+      orchestratorTimeoutMs: env.HOLDFAST_ORCHESTRATOR_TIMEOUT_SECONDS * 1000,
+      heartbeatSeconds: env.HOLDFAST_HEARTBEAT_SECONDS,
+      claimTimeoutSeconds: env.HOLDFAST_CLAIM_TIMEOUT_SECONDS,
+      buildLimitSeconds: env.HOLDFAST_BUILD_LIMIT_SECONDS,
+      coolDownSeconds: env.HOLDFAST_PUBLISH_COOL_DOWN_SECONDS,
+      appDomain: env.HOLDFAST_APP_DOMAIN,
+    },
     allowedOrigins: env.HOLDFAST_ALLOWED_ORIGINS,
     jwt:
       env.HOLDFAST_JWKS_URL === undefined

@@ -27,7 +27,7 @@ const program = new Command("holdfast")
 
 program
   .command("serve", { isDefault: true })
-  .description("serve the API, with GraphiQL, and sweep overdue holds (default)")
+  .description("serve the API, with GraphiQL, publish, and sweep overdue holds (default)")
   .action(async () => {
     const config = configRead();
     const log = logOpen(config.logLevel);
@@ -47,20 +47,47 @@ program
 
 program
   .command("worker")
-  .description("sweep overdue holds, without an API; any number side by side")
+  .description("sweep overdue holds and clean up dead publishes, without an API; any number side by side")
   .action(async () => {
     const config = configRead();
     const log = logOpen(config.logLevel);
     const signal = signalCome();
     const { databaseReady } = await import("./server/open.ts");
     const { sweeperStart } = await import("./workers/sweeper.ts");
+    const { reaperStart } = await import("./publishing/publisher.ts");
     const database = await databaseReady(config, log, false);
     const sweeper = sweeperStart(database.db, config.sweepSeconds || 60, log);
+    const reaper = reaperStart(database.db, config.publishing, log);
     log.info({ seconds: config.sweepSeconds || 60 }, "worker running");
     await untilStopped(signal, log, async () => {
-      await sweeper.stop();
+      await Promise.all([sweeper.stop(), reaper.stop()]);
       await database.close();
     });
+  });
+
+program
+  .command("orchestrator")
+  .description("a simulated build service: real HTTP, made-up builds, for trying out publishing")
+  .option("--host <host>", "where to listen", "127.0.0.1")
+  .option("--port <port>", "0 takes a free one", portParse, 4100)
+  .option("--build-seconds <seconds>", "how long a build takes", secondsParse, 6)
+  .addHelpText(
+    "after",
+    "\nA build's source can ask for a behaviour, e.g. https://git.example/shop?simulate=fail.",
+  )
+  .action(async (options: { host: string; port: number; buildSeconds: number }) => {
+    const config = configRead();
+    const log = logOpen(config.logLevel);
+    const signal = signalCome();
+    const { KNOBS, orchestratorStart } = await import("./orchestrator/simulated.ts");
+    const orchestrator = await orchestratorStart({ ...options, appDomain: config.publishing.appDomain });
+    const knobs = Object.entries(KNOBS).map(
+      ([name, meaning]) => `    ?simulate=${name.padEnd(13)} ${meaning}`,
+    );
+    process.stderr.write(
+      `\n  The simulated build service is at ${orchestrator.url}\n  Start Holdfast with ORCHESTRATOR_URL=${orchestrator.url}\n\n${knobs.join("\n")}\n\n`,
+    );
+    await untilStopped(signal, log, () => orchestrator.close());
   });
 
 program
@@ -281,6 +308,20 @@ function roleParse(value: string): TokenRole {
   const role = TOKEN_ROLES.find((known) => known === value.toLowerCase());
   if (role === undefined) throw new InvalidArgumentError(`must be one of ${TOKEN_ROLES.join(", ")}`);
   return role;
+}
+
+function portParse(value: string): number {
+  const port = Number(value);
+  if (!/^\d{1,5}$/.test(value) || port > 65_535) throw new InvalidArgumentError("must be 0 to 65535");
+  return port;
+}
+
+function secondsParse(value: string): number {
+  const seconds = Number(value);
+  if (!/^\d{1,6}(\.\d{1,3})?$/.test(value) || seconds <= 0) {
+    throw new InvalidArgumentError("must be a number of seconds above 0");
+  }
+  return seconds;
 }
 
 function dateParse(value: string): Date {

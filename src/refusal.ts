@@ -65,5 +65,10 @@ export class TryAgain extends Error {
   }
 }
 
+/** A stream cannot go on; the message says how to take it up again. Nothing was changed. */
+export class StreamEnded extends Error {
+  override readonly name = "StreamEnded";
+}
+
 /** The process cannot do what it was started for; the message tells the person who started it why. */
 export class Refused extends Error {}

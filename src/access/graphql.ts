@@ -114,7 +114,7 @@ const OrganizationCreatedRef = builder.objectRef<OrganizationCreated>("Organizat
     }),
   }),
 });
-const SlugTakenRef = builder.objectRef<SlugTaken>("SlugTaken").implement({
+export const SlugTakenRef = builder.objectRef<SlugTaken>("SlugTaken").implement({
   description: "The slug belongs to somebody else.",
   interfaces: [RefusalRef],
   fields: (t) => ({
@@ -125,7 +125,7 @@ const SlugTakenRef = builder.objectRef<SlugTaken>("SlugTaken").implement({
     }),
   }),
 });
-const SlugInvalidRef = builder.objectRef<SlugInvalid>("SlugInvalid").implement({
+export const SlugInvalidRef = builder.objectRef<SlugInvalid>("SlugInvalid").implement({
   description: "The slug is not a DNS label that can be had.",
   interfaces: [RefusalRef],
   fields: (t) => ({ slug: t.exposeString("slug", { description: "The slug as it was sent." }) }),

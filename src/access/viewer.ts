@@ -17,6 +17,8 @@ export const ANYONE: readonly TokenRole[] = TOKEN_ROLES;
 export const OPERATORS: readonly TokenRole[] = ["operator"];
 /** Roles that may reserve machines, and therefore see sites, organizations and rejection counts. */
 export const RESERVING: readonly TokenRole[] = ["operator", "storefront", "tenant"];
+/** Roles that may publish apps, and see projects. */
+export const PUBLISHING: readonly TokenRole[] = ["operator", "tenant"];
 
 /**
  * Which organizations' objects a viewer may see. This is the one rule: loaders, lists and the
@@ -40,6 +42,11 @@ export function sightOf(viewer: Viewer | null): Sight {
       : { kind: "organization", organizationId: viewer.organizationId };
   }
   return { kind: "all" };
+}
+
+/** What this viewer may see of projects and deployments: a storefront sells machines and publishes nothing. */
+export function publishingSightOf(viewer: Viewer | null): Sight {
+  return viewer?.role === "storefront" ? { kind: "none" } : sightOf(viewer);
 }
 
 /**

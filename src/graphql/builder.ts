@@ -27,6 +27,8 @@ export const builder = new SchemaBuilder<SchemaTypes>({
   plugins: [ScopeAuthPlugin, RelayPlugin],
   defaultFieldNullability: false,
   scopeAuth: {
+    // Not only when an event is resolved: a stream that nobody may see is never opened.
+    authorizeOnSubscribe: true,
     authScopes: (context) => ({
       role: (roles) => context.viewer !== null && roles.includes(context.viewer.role),
     }),
@@ -79,4 +81,8 @@ builder.queryType({ description: "Reads. Nothing here writes or locks." });
 builder.mutationType({
   description:
     "Changes. Each returns a union: the success, or a typed refusal that says what kind it is and what to do next. A GraphQL error is never a business outcome.",
+});
+builder.subscriptionType({
+  description:
+    "Streams, over server-sent events: POST the document with `Accept: text/event-stream`. Each ends by itself when there is nothing more to tell, or with an error.",
 });

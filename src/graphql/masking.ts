@@ -1,7 +1,7 @@
 import { GraphQLError, Kind } from "graphql";
 import type { Log } from "../logging.ts";
 import { requestScope } from "../logging.ts";
-import { AccessDenied, InvalidInput, TryAgain } from "../refusal.ts";
+import { AccessDenied, InvalidInput, StreamEnded, TryAgain } from "../refusal.ts";
 
 /**
  * Turns whatever was thrown into what a client may read. What it must know passes: bad input with
@@ -25,6 +25,9 @@ export function errorMask(log: Log): (error: unknown) => Error {
     }
     if (cause instanceof AccessDenied) {
       return new GraphQLError(cause.message, { ...locate, extensions: { code: cause.code } });
+    }
+    if (cause instanceof StreamEnded) {
+      return new GraphQLError(cause.message, { ...locate, extensions: { code: "TRY_AGAIN" } });
     }
     if (cause instanceof TryAgain) {
       log.warn({ err: cause.cause }, "a request gave way to a lock");

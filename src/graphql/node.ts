@@ -14,6 +14,9 @@ const FINDERS = {
   Machine: (context, id) => context.loaders.machine.load(id),
   Reservation: (context, id) => context.loaders.reservation.load(id),
   ServiceBinding: (context, id) => context.loaders.binding.load(id),
+  Project: (context, id) => context.loaders.project.load(id),
+  Deployment: (context, id) => context.loaders.deployment.load(id),
+  PublishAttempt: (context, id) => context.loaders.attempt.load(id),
 } satisfies Record<string, (context: GraphContext, id: string) => Promise<object | null>>;
 
 /** Types that `node` can return; a test compares them with the schema's. */

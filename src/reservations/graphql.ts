@@ -278,7 +278,7 @@ const HoldLimitReachedRef = builder.objectRef<HoldLimitReached>("HoldLimitReache
     }),
   }),
 });
-const CoolingDownRef = builder.objectRef<CoolingDown>("CoolingDown").implement({
+export const CoolingDownRef = builder.objectRef<CoolingDown>("CoolingDown").implement({
   description: "The organization reserved a moment ago, and a cool-down is configured.",
   interfaces: [RefusalRef],
   fields: (t) => ({

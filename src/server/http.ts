@@ -14,6 +14,8 @@ import { loadersFor } from "../graphql/loaders.ts";
 import { errorMask } from "../graphql/masking.ts";
 import { schema } from "../graphql/schema.ts";
 import { type Log, requestScope } from "../logging.ts";
+import type { Hub } from "../publishing/hub.ts";
+import type { Publisher } from "../publishing/publisher.ts";
 import { graphiql } from "./graphiql.ts";
 
 /** What the API needs to answer. */
@@ -22,6 +24,8 @@ export interface ApiServices {
   readonly config: Config;
   readonly log: Log;
   readonly authenticate: Authenticate;
+  readonly publisher: Publisher;
+  readonly hub: Hub;
 }
 
 /** The HTTP server, and whether it still wants requests. */
@@ -40,7 +44,7 @@ const DRAIN_MS = 10_000;
 
 /** Builds the API: `/graphql` with GraphiQL, `/health` (the process lives) and `/ready` (it can serve). */
 export function apiOpen(services: ApiServices): Api {
-  const { db, config, log } = services;
+  const { db, config, log, publisher, hub } = services;
   let draining = false;
   /** Sockets on which a request is being answered; the others are closed when the server drains. */
   const busy = new Set<Socket>();
@@ -64,11 +68,29 @@ export function apiOpen(services: ApiServices): Api {
       // What is worth an operator's attention, errorMask has logged; the rest is the clients' own mistakes.
       error: (...parts) => log.debug(parts.join(" ")),
     },
-    context: async ({ request }): Promise<GraphContext> => {
-      const viewer = await services.authenticate(request.headers.get("authorization"));
-      return { viewer, db, config, log, loaders: loadersFor(db, viewer), rows: rowBudget() };
+    context: async ({ request, res }): Promise<GraphContext> => {
+      const credential = request.headers.get("authorization");
+      const viewer = await services.authenticate(credential);
+      const gone = new AbortController();
+      res.once("close", () => gone.abort());
+      if (res.closed) gone.abort();
+      return {
+        viewer,
+        db,
+        config,
+        log,
+        publisher,
+        hub,
+        loaders: loadersFor(db, viewer),
+        rows: rowBudget(),
+        viewerAgain: () => services.authenticate(credential),
+        renew() {
+          Object.assign(this, { loaders: loadersFor(db, viewer), rows: rowBudget() });
+        },
+        gone: gone.signal,
+      };
     },
-    plugins: [refuseForgery(config.allowedOrigins), ...armor(), badValueCode()],
+    plugins: [refuseForgery(config.allowedOrigins), ...armor(), badValueCode(), unbufferedStreams()],
   });
 
   const server = createServer((req, res) => {
@@ -207,6 +229,18 @@ function badValueCode(): Plugin {
           }),
         );
       };
+    },
+  };
+}
+
+/** Proxies (nginx by default) hold a response back until it fills a buffer; a stream's events are for now. */
+function unbufferedStreams(): Plugin {
+  return {
+    onResponse({ response }) {
+      if (response.headers.get("content-type")?.startsWith("text/event-stream") === true) {
+        response.headers.set("x-accel-buffering", "no");
+        response.headers.set("cache-control", "no-cache, no-transform");
+      }
     },
   };
 }

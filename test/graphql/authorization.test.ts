@@ -19,6 +19,7 @@ import { globalIdDecode, globalIdEncode } from "../../src/graphql/globalId.ts";
 import { schema } from "../../src/graphql/schema.ts";
 import { startApi, type TestApi } from "../support/api.ts";
 import { useTestDatabase } from "../support/database.ts";
+import { project, slug } from "../support/publishing.ts";
 import { clear, hold, machine, organizations, switchSet, unique } from "../support/world.ts";
 
 // Who may do what, walked over the schema: what is new fails here until somebody has decided.
@@ -35,6 +36,7 @@ const MATRIX: Record<string, readonly TokenRole[]> = {
   "Query.fleet": ["operator"],
   "Query.reservations": ["operator", "storefront", "tenant"],
   "Query.sweeper": ["operator"],
+  "Query.projects": ["operator", "tenant"],
   "Mutation.createOrganization": ["operator"],
   "Mutation.setHoldLimit": ["operator"],
   "Mutation.createApiToken": ["operator"],
@@ -49,6 +51,10 @@ const MATRIX: Record<string, readonly TokenRole[]> = {
   "Mutation.cancelReservation": ["operator", "storefront", "tenant"],
   "Mutation.extendReservation": ["operator", "storefront", "tenant"],
   "Mutation.releaseBinding": ["operator", "storefront", "tenant"],
+  "Mutation.createProject": ["operator", "tenant"],
+  "Mutation.publishApp": ["operator", "tenant"],
+  "Mutation.cancelPublish": ["operator", "tenant"],
+  "Subscription.deploymentEvents": ["operator", "tenant"],
 };
 
 /** Which type the id in an argument or input field of this name names. */
@@ -60,6 +66,8 @@ const ID_TYPES: Record<string, string> = {
   machineId: "Machine",
   reservationId: "Reservation",
   bindingId: "ServiceBinding",
+  projectId: "Project",
+  deploymentId: "Deployment",
 };
 
 /** Node types that belong to nobody: everyone who may reserve sees all of them. */
@@ -84,7 +92,19 @@ const FACTORIES: Record<string, (organization: string) => Promise<string>> = {
     );
     return (rows[0] as { id: string }).id;
   },
+  Project: (organization) => project(database().pool, organization),
+  Deployment: async (organization) => (await claimed(organization)).deployment_id,
+  PublishAttempt: async (organization) => (await claimed(organization)).attempt_id,
 };
+
+/** A publish that nobody carries out. */
+async function claimed(organization: string): Promise<{ deployment_id: string; attempt_id: string }> {
+  const { rows } = await database().pool.query(
+    "SELECT deployment_id, attempt_id FROM publish_claim($1, NULL, $2, 'source', 'nobody', 300, 7200, 0)",
+    [await project(database().pool, organization), slug()],
+  );
+  return rows[0] as { deployment_id: string; attempt_id: string };
+}
 
 const database = useTestDatabase();
 let api: TestApi;
@@ -105,17 +125,19 @@ afterAll(() => api.close());
 beforeEach(async () => {
   await clear(database().pool);
   await switchSet(database().pool, "datacenter", true);
+  await switchSet(database().pool, "publishing", true);
 });
 
 interface RootField {
   readonly name: string;
-  readonly operation: "query" | "mutation";
+  readonly operation: "query" | "mutation" | "subscription";
   readonly field: GraphQLField<unknown, unknown>;
 }
 
 const ROOT_FIELDS: RootField[] = [
   { type: schema.getQueryType(), operation: "query" as const },
   { type: schema.getMutationType(), operation: "mutation" as const },
+  { type: schema.getSubscriptionType(), operation: "subscription" as const },
 ].flatMap(({ type, operation }) =>
   Object.values(type?.getFields() ?? {}).map((field) => ({
     name: `${type?.name}.${field.name}`,

@@ -5,13 +5,12 @@ import { Writable } from "node:stream";
 import { exportJWK, generateKeyPair, SignJWT, UnsecuredJWT } from "jose";
 import { pino } from "pino";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { authenticateWith } from "../../src/access/authenticate.ts";
 import { type Config, configRead } from "../../src/config.ts";
 import { databaseOpen } from "../../src/database/client.ts";
 import { globalIdEncode } from "../../src/graphql/globalId.ts";
 import { requestScope } from "../../src/logging.ts";
 import { apiOpen } from "../../src/server/http.ts";
-import { startApi, type TestApi } from "../support/api.ts";
+import { servicesOpen, startApi, type TestApi } from "../support/api.ts";
 import { useTestDatabase } from "../support/database.ts";
 import { hold, machine, organizations, unique } from "../support/world.ts";
 
@@ -90,12 +89,8 @@ async function loggingApi(nodeEnv: string | undefined) {
     onError: () => undefined,
   });
   const config = configRead({ DATABASE_URL: database().url });
-  const server = apiOpen({
-    db: opened.db,
-    config,
-    log,
-    authenticate: authenticateWith(opened.db, null, log),
-  });
+  const { services, end } = servicesOpen(opened.db, database().url, config, log);
+  const server = apiOpen(services);
   server.server.listen(0, "127.0.0.1");
   await once(server.server, "listening");
   const origin = `http://127.0.0.1:${(server.server.address() as AddressInfo).port}`;
@@ -122,7 +117,7 @@ async function loggingApi(nodeEnv: string | undefined) {
     async close() {
       if (before === undefined) delete process.env["NODE_ENV"];
       else process.env["NODE_ENV"] = before;
-      await server.drain();
+      await Promise.all([server.drain(), end()]);
       await opened.close();
     },
   };
@@ -607,7 +602,8 @@ test("/ready is 503 while the database does not answer, /health stays 200, and b
   });
   const config = configRead({ DATABASE_URL: "postgresql://nobody@127.0.0.1:1/nothing" });
   const log = pino({ level: "silent" });
-  const dead = apiOpen({ db: gone.db, config, log, authenticate: authenticateWith(gone.db, null, log) });
+  const { services, end } = servicesOpen(gone.db, "postgresql://nobody@127.0.0.1:1/nothing", config, log);
+  const dead = apiOpen(services);
   dead.server.listen(0, "127.0.0.1");
   await once(dead.server, "listening");
   const origin = `http://127.0.0.1:${(dead.server.address() as AddressInfo).port}`;
@@ -625,7 +621,7 @@ test("/ready is 503 while the database does not answer, /health stays 200, and b
     requestId: graphql.headers.get("x-request-id"),
   });
   expect(text).not.toMatch(LEAKS);
-  await dead.drain();
+  await Promise.all([dead.drain(), end()]);
   await gone.close();
 });
 

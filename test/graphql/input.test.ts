@@ -14,6 +14,7 @@ import { globalIdEncode } from "../../src/graphql/globalId.ts";
 import { schema } from "../../src/graphql/schema.ts";
 import { startApi, type TestApi } from "../support/api.ts";
 import { useTestDatabase } from "../support/database.ts";
+import { project } from "../support/publishing.ts";
 import { hold, machine, organizations, switchSet } from "../support/world.ts";
 
 // Bad input of every kind, at every place where the schema takes input: it is named, and nothing is written.
@@ -55,7 +56,12 @@ const VALID: Record<string, Record<string, unknown>> = {
   cancelReservation: { reservationId: globalIdEncode("Reservation", randomUUID()) },
   extendReservation: { reservationId: globalIdEncode("Reservation", randomUUID()) },
   releaseBinding: { bindingId: globalIdEncode("ServiceBinding", randomUUID()) },
+  createProject: { name: "Valid" },
+  publishApp: { projectId: globalIdEncode("Project", randomUUID()), slug: "valid-slug", source: "valid" },
+  cancelPublish: { deploymentId: globalIdEncode("Deployment", randomUUID()), attempt: 1 },
 };
+/** A deployment that stands in the database. */
+const DEPLOYMENT = randomUUID();
 
 beforeAll(async () => {
   const { pool } = database();
@@ -69,8 +75,18 @@ beforeAll(async () => {
   await hold(pool, await machine(pool), { organization: globex });
   const bound = await hold(pool, await machine(pool), { organization: globex });
   await pool.query("SELECT reservation_convert($1, NULL, 'svc', false)", [bound]);
-  const valid = VALID["reserveMachine"] as Record<string, unknown>;
-  valid["organizationId"] = globalIdEncode("Organization", acme);
+  await pool.query(
+    `INSERT INTO deployment (id, project_id, slug, state, attempt, claimed_at, heartbeat_at) VALUES ($1, $2, 'standing', 'failed', 1, now(), now())`,
+    [DEPLOYMENT, await project(pool, acme)],
+  );
+  await pool.query(
+    `INSERT INTO publish_attempt (deployment_id, number, state, slug, source, owner, finished_at) VALUES ($1, 1, 'failed', 'standing', 's', 'o', now())`,
+    [DEPLOYMENT],
+  );
+  for (const mutation of ["reserveMachine", "createProject"]) {
+    const valid = VALID[mutation] as Record<string, unknown>;
+    valid["organizationId"] = globalIdEncode("Organization", acme);
+  }
 });
 afterAll(() => api.close());
 
@@ -199,7 +215,7 @@ const BAD_NUMBERS: [name: string, number: number][] = [
 ];
 
 function badValues(place: Place): { what: string; value: unknown; wrong: Wrong }[] {
-  const { type, path, mutation, list } = place;
+  const { type, path, list } = place;
   const field = ["input", ...path].join(".");
   const ours = (name: string): Wrong => ({ code: "BAD_USER_INPUT", field: name });
   const theirs: Wrong = { code: "BAD_USER_INPUT", message: path.at(-1) as string };
@@ -207,7 +223,7 @@ function badValues(place: Place): { what: string; value: unknown; wrong: Wrong }
   const name = "name" in type ? type.name : "";
   if (name === "String") {
     // What is wrong with a slug is a refusal of its own, SlugInvalid, unless it is absurdly long.
-    const texts = mutation === "createOrganization" && path[0] === "slug" ? [BAD_TEXTS[2]] : BAD_TEXTS;
+    const texts = path[0] === "slug" ? [BAD_TEXTS[2]] : BAD_TEXTS;
     for (const [what, text] of texts as typeof BAD_TEXTS) {
       cases.push({
         what,
@@ -415,6 +431,28 @@ const LISTS: Record<string, { open: string; close: string; forged: unknown[] }> 
       ["reservations", "*", ["99999999999999999999", uuid]],
       ["reservations", "*", [1, uuid]],
       ["reservations", "*", ["1", uuid, "more"]],
+    ],
+  },
+  projects: {
+    open: "projects(",
+    close: ") { totalCount edges { cursor } }",
+    forged: [
+      ["projects", "*", ["name", "no uuid"]],
+      ["projects", "*", ["a\u0000b", uuid]],
+      ["projects", "*", ["x".repeat(201), uuid]],
+      ["projects", "*", [1, uuid]],
+      ["projects", "*", ["name"]],
+    ],
+  },
+  attempts: {
+    open: `node(id: "${globalIdEncode("Deployment", DEPLOYMENT)}") { ... on Deployment { attempts(`,
+    close: ") { totalCount edges { cursor } } } }",
+    forged: [
+      ["attempts", DEPLOYMENT, 1.5],
+      ["attempts", DEPLOYMENT, 2 ** 31],
+      ["attempts", DEPLOYMENT, "1"],
+      ["attempts", DEPLOYMENT, null],
+      ["attempts", randomUUID(), 1],
     ],
   },
   candidates: {

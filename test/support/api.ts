@@ -7,9 +7,12 @@ import { authenticateWith } from "../../src/access/authenticate.ts";
 import { apiTokenCreate, apiTokenEnsure } from "../../src/access/tokens.ts";
 import type { TokenRole } from "../../src/access/viewer.ts";
 import { type Config, configRead } from "../../src/config.ts";
-import { type Database, databaseOpen } from "../../src/database/client.ts";
-import { logOpen } from "../../src/logging.ts";
-import { apiOpen } from "../../src/server/http.ts";
+import { type Database, type Db, databaseOpen } from "../../src/database/client.ts";
+import { type Log, logOpen } from "../../src/logging.ts";
+import { type Hub, hubOpen } from "../../src/publishing/hub.ts";
+import { orchestratorAt } from "../../src/publishing/orchestrator.ts";
+import { publisherOpen } from "../../src/publishing/publisher.ts";
+import { type ApiServices, apiOpen } from "../../src/server/http.ts";
 import { poolerUrl } from "./pgbouncer.ts";
 
 /** An answer of the API as a client sees it. */
@@ -26,6 +29,7 @@ export interface Answer<Data> {
 export interface TestApi {
   readonly url: string;
   readonly database: Database;
+  readonly hub: Hub;
   /** Secret of an OPERATOR token. */
   readonly operator: string;
   /** Creates a token; for a tenant, of this organization (uuid). */
@@ -47,6 +51,32 @@ export interface TestApi {
 
 const OPERATOR = "test-operator-token-0123456789";
 
+/** What an API is built from, and what ends that. @param url where to listen for notifications. */
+export function servicesOpen(
+  db: Db,
+  url: string,
+  config: Config,
+  log: Log,
+): { services: ApiServices; end: () => Promise<void> } {
+  const publisher = publisherOpen({
+    db,
+    log,
+    config: config.publishing,
+    // Port 9 answers nobody: a test that publishes says where.
+    orchestrator: orchestratorAt(
+      config.publishing.orchestratorUrl ?? "http://127.0.0.1:9",
+      config.publishing.orchestratorTimeoutMs,
+    ),
+  });
+  const hub = hubOpen(db, url, log);
+  return {
+    services: { db, config, log, authenticate: authenticateWith(db, config.jwt, log), publisher, hub },
+    async end() {
+      await Promise.all([hub.stop(), publisher.stop()]);
+    },
+  };
+}
+
 /**
  * Starts an API on `url`. Several on one database behave like several processes.
  * @param direct never by way of the run's pooler: for tests that have a wire of their own.
@@ -63,6 +93,7 @@ export async function startApi(
       | "namedStatements"
       | "allowedOrigins"
       | "jwt"
+      | "publishing"
     >
   > = {},
   direct = false,
@@ -80,12 +111,8 @@ export async function startApi(
     onError: () => undefined,
   });
   await apiTokenEnsure(database.db, OPERATOR, "test operator");
-  const api = apiOpen({
-    db: database.db,
-    config,
-    log,
-    authenticate: authenticateWith(database.db, config.jwt, log),
-  });
+  const { services, end } = servicesOpen(database.db, url, config, log);
+  const api = apiOpen(services);
   api.server.listen(0, "127.0.0.1");
   await once(api.server, "listening");
   const endpoint = `http://127.0.0.1:${(api.server.address() as AddressInfo).port}/graphql`;
@@ -110,6 +137,7 @@ export async function startApi(
   return {
     url: endpoint,
     database,
+    hub: services.hub,
     operator: OPERATOR,
     async token(role, organizationId) {
       const created = await apiTokenCreate(database.db, {
@@ -133,7 +161,7 @@ export async function startApi(
     },
     send,
     async close() {
-      await api.drain();
+      await Promise.all([api.drain(), end()]);
       await database.close();
     },
   };

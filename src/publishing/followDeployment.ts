@@ -1,0 +1,141 @@
+// Tells what happens to a deployment, in order and without gaps. Reads only.
+import { setTimeout as delay } from "node:timers/promises";
+import { Repeater } from "@repeaterjs/repeater";
+import type { Sight } from "../access/viewer.ts";
+import type { Db } from "../database/client.ts";
+import type { Log } from "../logging.ts";
+import { AccessDenied, InvalidInput, StreamEnded } from "../refusal.ts";
+import type { Hub } from "./hub.ts";
+import { deploymentsBy, eventsAfter } from "./queries/deployments.ts";
+import type { EventRow } from "./rows.ts";
+
+/** What a stream of events needs. */
+export interface FollowServices {
+  readonly db: Db;
+  readonly hub: Hub;
+  readonly log: Log;
+}
+
+/** Whose stream it is, and from where on. */
+export interface FollowRequest {
+  readonly deploymentId: string;
+  /** The last event that the client has seen; null: begin with the present state. */
+  readonly afterSequence: number | null;
+  readonly sight: Sight;
+  /** Asked again and again while the stream lasts: null as soon as the caller's right has ended. */
+  readonly sightNow: () => Promise<Sight | null>;
+  /** Aborted when the client has gone away. */
+  readonly gone: AbortSignal;
+}
+
+const BATCH = 100;
+/** How often the right to follow is asked again; with the look itself it ends a stream within 15 seconds. */
+const RIGHTS_MS = 10_000;
+
+/**
+ * A stream of a deployment's events: first its present state (or, resuming, what came after the event
+ * seen last), then each change. It ends when everything is told and the deployment is not building; and
+ * with an error, as its last item, when the caller may not follow any more, when neither notifications
+ * nor the table can be read, and when this process shuts down.
+ * @throws InvalidInput for a deployment that the caller may not see, and for an event that has not been.
+ */
+export async function deploymentFollow(
+  { db, hub, log }: FollowServices,
+  request: FollowRequest,
+): Promise<AsyncIterable<EventRow | Error>> {
+  const { deploymentId, afterSequence } = request;
+  const place = (await deploymentsBy(db, request.sight, "id", [deploymentId]))[0];
+  if (place === undefined) throw unknownDeployment();
+  const over = place.state !== "building";
+  if (afterSequence !== null && afterSequence > place.sequence && !over) {
+    throw new InvalidInput("afterSequence", `is beyond the last change, which is number ${place.sequence}`);
+  }
+
+  return new Repeater<EventRow | Error>(async (push, stop) => {
+    let seen = afterSequence ?? place.sequence - 1;
+    let building = !over;
+    let failure: Error | null = null;
+    let woken = Promise.withResolvers<void>();
+    const ended = new AbortController();
+    void stop.then(() => ended.abort());
+    const goneAway = () => stop();
+    request.gone.addEventListener("abort", goneAway);
+    if (request.gone.aborted) stop();
+    const unfollow = hub.follow(deploymentId, {
+      seen: () => seen,
+      wake: () => woken.resolve(),
+      fail: (reason) => {
+        failure ??= new StreamEnded(
+          reason === "closing"
+            ? `This server is shutting down. The publish is not affected by that; subscribe again with afterSequence: ${seen}.`
+            : `The database cannot be heard at the moment. Subscribe again with afterSequence: ${seen}.`,
+        );
+        woken.resolve();
+      },
+    });
+    let askedAt = performance.now();
+    try {
+      while (!ended.signal.aborted && failure === null) {
+        // Whoever wakes from here on is heard below, and finds this read to have been too early.
+        woken = Promise.withResolvers();
+        const events = await eventsAfter(db, deploymentId, seen, BATCH).catch((error: unknown) => {
+          log.warn({ err: error, deploymentId }, "the events of a deployment could not be read");
+          return null;
+        });
+        for (const event of events ?? []) {
+          if (ended.signal.aborted) return;
+          await Promise.race([push(event), stop]);
+          seen = event.sequence;
+          building = event.deployment.state === "building";
+        }
+        if (ended.signal.aborted) return;
+        if (events !== null && events.length === BATCH) continue;
+        if (events !== null && !building) return;
+        const nextAsk = askedAt + RIGHTS_MS - performance.now();
+        await sleep(events === null ? Math.min(1000, nextAsk) : nextAsk, woken.promise, ended.signal);
+        if (!ended.signal.aborted && performance.now() >= askedAt + RIGHTS_MS) {
+          askedAt = performance.now();
+          failure ??= await rightEnded(db, request, log);
+        }
+      }
+      if (failure !== null && !ended.signal.aborted) await Promise.race([push(failure), stop]);
+    } finally {
+      unfollow();
+      request.gone.removeEventListener("abort", goneAway);
+      stop();
+    }
+  });
+}
+
+/** Waits until something happens, or until the time is over. */
+async function sleep(ms: number, woken: Promise<void>, ended: AbortSignal): Promise<void> {
+  const awake = new AbortController();
+  const rest = delay(Math.max(ms, 0), undefined, { signal: AbortSignal.any([awake.signal, ended]) });
+  await Promise.race([woken, rest.catch(() => undefined)]);
+  awake.abort();
+}
+
+/** Why the stream must end, or null while the caller may still follow. */
+async function rightEnded(db: Db, request: FollowRequest, log: Log): Promise<Error | null> {
+  try {
+    const sight = await request.sightNow();
+    if (sight === null) {
+      return new AccessDenied(
+        "UNAUTHENTICATED",
+        "The token is no longer valid, so that this stream has ended.",
+      );
+    }
+    const found = await deploymentsBy(db, sight, "id", [request.deploymentId]);
+    return found.length === 0
+      ? new AccessDenied("FORBIDDEN", "This deployment is no longer yours to follow.")
+      : null;
+  } catch (error) {
+    // The database is away; the hub says so when it stays away.
+    log.warn({ err: error }, "the right to follow could not be asked");
+    return null;
+  }
+}
+
+function unknownDeployment(): InvalidInput {
+  return new InvalidInput("deploymentId", "names no deployment that you may see");
+}
