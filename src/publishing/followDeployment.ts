@@ -54,10 +54,10 @@ export async function deploymentFollow(
   return new Repeater<EventRow | Error>(async (push, stop) => {
     let seen = afterSequence ?? place.sequence - 1;
     let building = !over;
-    let failure: Error | null = null;
     let woken = Promise.withResolvers<void>();
+    // Resolved once, with what ends the stream; a query that is never answered must not hide it.
+    const failed = Promise.withResolvers<Error>();
     const ended = new AbortController();
-    void stop.then(() => ended.abort());
     const goneAway = () => stop();
     request.gone.addEventListener("abort", goneAway);
     if (request.gone.aborted) stop();
@@ -65,17 +65,22 @@ export async function deploymentFollow(
       seen: () => seen,
       wake: () => woken.resolve(),
       fail: (reason) => {
-        failure ??= new StreamEnded(
-          reason === "closing"
-            ? `This server is shutting down. The publish is not affected by that; subscribe again with afterSequence: ${seen}.`
-            : `The database cannot be heard at the moment. Subscribe again with afterSequence: ${seen}.`,
+        failed.resolve(
+          new StreamEnded(
+            reason === "closing"
+              ? `This server is shutting down. The publish is not affected by that; subscribe again with afterSequence: ${seen}.`
+              : `The database cannot be heard at the moment. Subscribe again with afterSequence: ${seen}.`,
+          ),
         );
-        woken.resolve();
       },
     });
-    let askedAt = performance.now();
-    try {
-      while (!ended.signal.aborted && failure === null) {
+    const endedEarly = Promise.race([failed.promise, stop.then(() => null)]);
+    void endedEarly.then(() => ended.abort());
+
+    /** Tells everything there is to tell, then waits. @returns why the stream must end; null when it is told to its end. */
+    async function tell(): Promise<Error | null> {
+      let askedAt = performance.now();
+      for (;;) {
         // Whoever wakes from here on is heard below, and finds this read to have been too early.
         woken = Promise.withResolvers();
         const events = await eventsAfter(db, deploymentId, seen, BATCH).catch((error: unknown) => {
@@ -83,22 +88,27 @@ export async function deploymentFollow(
           return null;
         });
         for (const event of events ?? []) {
-          if (ended.signal.aborted) return;
-          await Promise.race([push(event), stop]);
+          if (ended.signal.aborted) return null;
+          await Promise.race([push(event), endedEarly]);
           seen = event.sequence;
           building = event.deployment.state === "building";
         }
-        if (ended.signal.aborted) return;
-        if (events !== null && events.length === BATCH) continue;
-        if (events !== null && !building) return;
+        if (ended.signal.aborted) return null;
+        if (events?.length === BATCH) continue;
+        if (events !== null && !building) return null;
         const nextAsk = askedAt + RIGHTS_MS - performance.now();
         await sleep(events === null ? Math.min(1000, nextAsk) : nextAsk, woken.promise, ended.signal);
-        if (!ended.signal.aborted && performance.now() >= askedAt + RIGHTS_MS) {
-          askedAt = performance.now();
-          failure ??= await rightEnded(db, request, log);
-        }
+        if (ended.signal.aborted) return null;
+        if (performance.now() < askedAt + RIGHTS_MS) continue;
+        askedAt = performance.now();
+        const end = await rightEnded(db, request, log);
+        if (end !== null) return end;
       }
-      if (failure !== null && !ended.signal.aborted) await Promise.race([push(failure), stop]);
+    }
+
+    try {
+      const failure = await Promise.race([tell(), endedEarly]);
+      if (failure !== null) await Promise.race([push(failure), stop]);
     } finally {
       unfollow();
       request.gone.removeEventListener("abort", goneAway);

@@ -88,7 +88,7 @@ export function orchestratorAt(url: string, timeoutMs: number): Orchestrator {
     try {
       const response = await fetch(url + path, {
         ...init,
-        redirect: "error",
+        redirect: "manual",
         signal: AbortSignal.any([signal, timeout]),
       });
       // Read whole, within the same time-out.

@@ -103,6 +103,8 @@ export function apiOpen(services: ApiServices): Api {
       busy.add(req.socket);
       res.once("close", () => {
         busy.delete(req.socket);
+        // What was busy when the drain began is idle now.
+        if (draining) server.closeIdleConnections();
         log.debug(
           {
             requestId,

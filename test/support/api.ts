@@ -62,9 +62,9 @@ export function servicesOpen(
     db,
     log,
     config: config.publishing,
-    // Port 9 answers nobody: a test that publishes says where.
+    // Nobody listens there: a test that publishes says where.
     orchestrator: orchestratorAt(
-      config.publishing.orchestratorUrl ?? "http://127.0.0.1:9",
+      config.publishing.orchestratorUrl ?? "http://127.0.0.1:2",
       config.publishing.orchestratorTimeoutMs,
     ),
   });

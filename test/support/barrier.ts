@@ -16,10 +16,14 @@ const PATIENCE_MS = 90_000;
 
 /**
  * Polls a condition, instead of sleeping and hoping.
- * @throws Error with the label when it does not come true in 90 seconds.
+ * @throws Error with the label when it does not come true in time (90 seconds, unless said otherwise).
  */
-export async function waitUntil(condition: () => boolean | Promise<boolean>, label: string): Promise<void> {
-  const end = Date.now() + PATIENCE_MS;
+export async function waitUntil(
+  condition: () => boolean | Promise<boolean>,
+  label: string,
+  patienceMs = PATIENCE_MS,
+): Promise<void> {
+  const end = Date.now() + patienceMs;
   while (!(await condition())) {
     if (Date.now() > end) throw new Error(`waited in vain until ${label}`);
     await delay(10);

@@ -8,6 +8,8 @@ export interface HoldfastProcess {
   output(): string;
   /** Waits for the line that says where it serves, and returns the address of GraphQL. */
   served(): Promise<string>;
+  /** Waits until it has written something that matches, and returns the match. */
+  wrote(pattern: RegExp): Promise<RegExpExecArray>;
   /** Its exit code; null when a signal ended it. */
   ended(): Promise<number | null>;
 }
@@ -35,16 +37,21 @@ export function holdfast(args: string[], environment: Record<string, string>): H
     });
   });
   const output = () => Buffer.concat(chunks).toString("utf8");
+  const wrote = async (pattern: RegExp) => {
+    const found = () => pattern.exec(output());
+    await waitUntil(
+      () => found() !== null || child.exitCode !== null,
+      `the process writes ${pattern}, or ends`,
+    );
+    const match = found();
+    if (match === null) throw new Error(`the process ended without writing ${pattern}:\n${output()}`);
+    return match;
+  };
   return {
     child,
     output,
-    async served() {
-      const address = () => /Holdfast is at (\S+)/.exec(output())?.[1];
-      await waitUntil(() => address() !== undefined || child.exitCode !== null, "the server serves, or ends");
-      const url = address();
-      if (url === undefined) throw new Error(`the server ended instead of serving:\n${output()}`);
-      return url;
-    },
+    wrote,
+    served: async () => (await wrote(/Holdfast is at (\S+)/))[1] as string,
     ended: () => ended,
   };
 }
