@@ -3,6 +3,9 @@ import type { Db } from "../database/client.ts";
 /** Id of the demo's first organization: fixed, so that examples can name it. */
 export const DEMO_ORGANIZATION = "0ac3e000-0000-4000-8000-000000000001";
 
+/** Id of the demo's project: fixed, so that examples can name it. */
+export const DEMO_PROJECT = "0ac3e000-0000-4000-8000-000000000002";
+
 const SITES = [
   { code: "FRA", name: "Frankfurt" },
   { code: "AMS", name: "Amsterdam" },
@@ -45,8 +48,8 @@ const SHAPES = [
 ];
 
 /**
- * Fills an empty database with something to try: three sites, 36 machines, two organizations, and the
- * DATACENTER switch open. A database in which anything stands is left alone, so that a second start,
+ * Fills an empty database with something to try: three sites, 36 machines, two organizations, a project,
+ * and both switches open. A database in which anything stands is left alone, so that a second start,
  * or two at once, add nothing (the organization's fixed id decides).
  * @returns whether it was filled.
  */
@@ -60,7 +63,10 @@ export async function demoFill(db: Db): Promise<boolean> {
     skipDuplicates: true,
   });
   if (first.length === 0) return false;
-  await db.rolloutSwitch.update({ where: { module: "datacenter" }, data: { enabled: true } });
+  await db.rolloutSwitch.updateMany({ data: { enabled: true } });
+  await db.project.create({
+    data: { id: DEMO_PROJECT, organizationId: DEMO_ORGANIZATION, name: "Acme Shop" },
+  });
   const sites = await db.site.createManyAndReturn({ data: SITES });
   await db.machine.createMany({
     data: sites.flatMap((site) =>

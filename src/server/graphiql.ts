@@ -1,6 +1,6 @@
 import type { GraphiQLOptions } from "graphql-yoga";
 import { globalIdEncode } from "../graphql/globalId.ts";
-import { DEMO_ORGANIZATION } from "./demo.ts";
+import { DEMO_ORGANIZATION, DEMO_PROJECT } from "./demo.ts";
 
 const inventory = `# 1. Look at the inventory: what is there, and what is free.
 # First put your operator token into "Headers" below
@@ -70,6 +70,30 @@ mutation Refused($organizationId: ID!) {
   }
 }`;
 
+const publish = `# 6. Publish an app. Run it twice, quickly: the
+# second is told what runs, and to follow it.
+# ?simulate=fail (or slow, never) tries the rest.
+mutation Publish($projectId: ID!) {
+  publishApp(input: { projectId: $projectId, slug: "acme-shop", source: "https://git.example/shop" }) {
+    __typename
+    ... on PublishStarted { attempt deployment { id url state } }
+    ... on PublishInProgress { attempt since deployment { id url state } }
+    ... on Refusal { message nextAction retryAfterMs }
+  }
+}`;
+
+const follow = `# 7. Follow it: the present state, then every
+# change, until the attempt is over.
+# Put the deployment's id into "Variables".
+subscription Follow($deploymentId: ID!) {
+  deploymentEvents(deploymentId: $deploymentId) {
+    sequence
+    message
+    at
+    deployment { state attempt liveAttempt url error }
+  }
+}`;
+
 const organization = JSON.stringify(
   { organizationId: globalIdEncode("Organization", DEMO_ORGANIZATION) },
   null,
@@ -93,5 +117,15 @@ export const graphiql: GraphiQLOptions = {
       headers,
     },
     { query: refused, variables: organization, headers },
+    {
+      query: publish,
+      variables: JSON.stringify({ projectId: globalIdEncode("Project", DEMO_PROJECT) }, null, 2),
+      headers,
+    },
+    {
+      query: follow,
+      variables: JSON.stringify({ deploymentId: "paste the id from tab 6" }, null, 2),
+      headers,
+    },
   ],
 };

@@ -40,7 +40,12 @@ describe.runIf(installed)("behind PgBouncer in transaction mode, pool 2", () => 
   beforeAll(async () => {
     pooler = await pgbouncerStart(database().url);
     for (let index = 0; index < 2; index++) {
-      apis.push(await startApi(pooler.through(database().url), { namedStatements: false }));
+      apis.push(
+        await startApi(pooler.through(database().url), {
+          namedStatements: false,
+          listenDatabaseUrl: database().url,
+        }),
+      );
     }
     await switchSet(database().pool, "datacenter", true);
     orgs = await organizations(database().pool, 30);

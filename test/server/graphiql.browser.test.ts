@@ -32,7 +32,7 @@ afterAll(async () => {
   await api.close();
 });
 
-test("GraphiQL opens from this server alone, with five tabs that tell the story and no token in the page", async (context) => {
+test("GraphiQL opens from this server alone, with seven tabs that tell the story and no token in the page", async (context) => {
   if (browser === undefined) return context.skip("no Chromium is installed");
   const page = await browser.newPage();
   const elsewhere: string[] = [];
@@ -42,14 +42,16 @@ test("GraphiQL opens from this server alone, with five tabs that tell the story 
   });
   await page.goto(api.url);
   const tabs = page.getByRole("tab");
-  await tabs.nth(4).waitFor();
-  expect(await tabs.count()).toBe(5);
+  await tabs.nth(6).waitFor();
+  expect(await tabs.count()).toBe(7);
   expect((await tabs.allInnerTexts()).map((text) => text.trim())).toEqual([
     "Inventory",
     "Preview",
     "Reserve",
     "Convert",
     "Refused",
+    "Publish",
+    "Follow",
   ]);
   expect(await page.content()).not.toContain(api.operator);
   expect(elsewhere).toEqual([]);

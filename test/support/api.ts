@@ -68,7 +68,7 @@ export function servicesOpen(
       config.publishing.orchestratorTimeoutMs,
     ),
   });
-  const hub = hubOpen(db, url, log);
+  const hub = hubOpen(db, config.listenDatabaseUrl ?? url, log);
   return {
     services: { db, config, log, authenticate: authenticateWith(db, config.jwt, log), publisher, hub },
     async end() {
@@ -91,6 +91,7 @@ export async function startApi(
       | "coolDownSeconds"
       | "poolSize"
       | "namedStatements"
+      | "listenDatabaseUrl"
       | "allowedOrigins"
       | "jwt"
       | "publishing"

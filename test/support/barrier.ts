@@ -24,9 +24,10 @@ export async function waitUntil(
   patienceMs = PATIENCE_MS,
 ): Promise<void> {
   const end = Date.now() + patienceMs;
-  while (!(await condition())) {
+  // What takes long is not looked at so often: the waiting must not take the processor from what it waits for.
+  for (let wait = 5; !(await condition()); wait = Math.min(wait * 1.2, 150)) {
     if (Date.now() > end) throw new Error(`waited in vain until ${label}`);
-    await delay(10);
+    await delay(wait);
   }
 }
 
