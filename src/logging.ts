@@ -19,6 +19,7 @@ export function logOpen(level: string): Log {
     base: { pid: process.pid },
     timestamp: pino.stdTimeFunctions.isoTime,
     formatters: { level: (label) => ({ level: label }) },
-    mixin: () => requestScope.getStore() ?? {},
+    // A copy: pino writes the line's own fields into what it gets here.
+    mixin: () => ({ ...requestScope.getStore() }),
   });
 }

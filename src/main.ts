@@ -20,6 +20,12 @@ class Exit extends Error {
   }
 }
 
+/** A terminal's Ctrl-C comes twice under npm: from the terminal, and passed on by npm. */
+const ONE_SIGNAL_MS = 1000;
+
+/** For how long a process may drain: a connection that nobody answers on must not keep it for ever. */
+const DRAIN_LIMIT_MS = 30_000;
+
 const program = new Command("holdfast")
   .description("A GraphQL control plane for hosting panels: sells what exists once.")
   .exitOverride()
@@ -40,7 +46,7 @@ program
         ? `The operator token is in ${serving.tokenFile}`
         : config.operatorToken !== null
           ? "Sign in with the token of HOLDFAST_OPERATOR_TOKEN"
-          : "Create a token with: holdfast token create NAME --role operator";
+          : "Create a token with: npm run holdfast -- token create NAME --role operator";
     process.stderr.write(`\n  Holdfast is at ${serving.url}\n  ${signIn}\n\n`);
     await untilStopped(signal, log, () => serving.stop());
   });
@@ -259,29 +265,34 @@ async function withDatabase(command: (database: Database) => Promise<void>): Pro
 
 /**
  * Listens for SIGTERM and SIGINT from now on, so that nothing which is started meanwhile is left
- * behind. A second signal ends the process at once.
+ * behind. A second signal, after more than a second, ends the process at once.
  */
 function signalCome(): Promise<NodeJS.Signals> {
   return new Promise((resolve) => {
-    let seen = false;
+    let seenAt: number | null = null;
     for (const name of ["SIGTERM", "SIGINT"] as const) {
       process.on(name, () => {
-        if (seen) process.exit(1);
-        seen = true;
+        if (seenAt !== null && performance.now() - seenAt > ONE_SIGNAL_MS) process.exit(1);
+        seenAt ??= performance.now();
         resolve(name);
       });
     }
   });
 }
 
-/** Waits for a signal, then stops. */
+/** Waits for a signal, then stops; gives up after half a minute, with exit code 1. */
 async function untilStopped(
   signal: Promise<NodeJS.Signals>,
   log: Log,
   stop: () => Promise<void>,
 ): Promise<void> {
   log.info({ signal: await signal }, "draining");
+  const limit = setTimeout(() => {
+    log.error("draining takes too long; whatever is left is cut off");
+    process.exit(1);
+  }, DRAIN_LIMIT_MS);
   await stop();
+  clearTimeout(limit);
   log.info("stopped");
 }
 
@@ -296,6 +307,9 @@ function explain(error: unknown): number {
     error instanceof Refused ||
     error instanceof InvalidInput ||
     (error instanceof Error && "code" in error);
+  if (error instanceof Error && "code" in error && (error.code === "EADDRINUSE" || error.code === "EACCES")) {
+    process.stderr.write("Cannot listen there; choose another PORT (or HOST):\n");
+  }
   process.stderr.write(`${known ? (error as Error).message : ((error as Error).stack ?? String(error))}\n`);
   return error instanceof ConfigError ? 2 : 1;
 }

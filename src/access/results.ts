@@ -44,7 +44,7 @@ export interface ModuleDisabled extends Refusal<"ModuleDisabled"> {
 export function slugTaken(slug: string, suggestions: readonly string[]): SlugTaken {
   return {
     kind: "SlugTaken",
-    message: `The slug "${slug}" belongs to somebody else. Choose another, for example ${suggestions.join(", ")}.`,
+    message: `The slug "${slug}" is taken. Choose another, for example ${suggestions.join(", ")}.`,
     nextAction: "RENAME",
     retryAfterMs: null,
     slug,
@@ -65,7 +65,7 @@ export function slugInvalid(slug: string, problem: string): SlugInvalid {
 export function moduleDisabled(module: FeatureModule): ModuleDisabled {
   return {
     kind: "ModuleDisabled",
-    message: `The ${module.toUpperCase()} module is closed for this organization; nothing was changed. Ask an operator to open it; repeating the request does not help.`,
+    message: `The ${module.toUpperCase()} module is closed for this organization; nothing was changed. An operator opens it with setRolloutSwitch, or for one organization with setFeatureOverride; repeating the request before that does not help.`,
     nextAction: "CONTACT_OPERATOR",
     retryAfterMs: null,
     module,

@@ -6,8 +6,6 @@ import type { Log } from "../logging.ts";
 
 /** A connection that listens. */
 export interface Listener {
-  /** performance.now() of the last sign of life; null while it is not connected. */
-  aliveAt(): number | null;
   close(): Promise<void>;
 }
 
@@ -20,7 +18,6 @@ export interface ListenerEvents {
 }
 
 const CHECK_MS = 5000;
-const CONNECT_MS = 5000;
 const MAX_WAIT_MS = 3000;
 
 /**
@@ -30,14 +27,14 @@ const MAX_WAIT_MS = 3000;
  */
 export function deploymentListen(url: string, events: ListenerEvents, log: Log): Listener {
   const closing = new AbortController();
-  let alive: number | null = null;
 
-  /** Connects, listens, and returns when the connection is of no use any more. */
+  /** Connects, listens, and returns or throws when the connection is of no use any more. */
   async function listen(): Promise<void> {
     const client = new pg.Client({
       connectionString: url,
       application_name: "holdfast listen",
-      connectionTimeoutMillis: CONNECT_MS,
+      connectionTimeoutMillis: CHECK_MS,
+      query_timeout: CHECK_MS,
       keepAlive: true,
     });
     const lost = new AbortController();
@@ -48,26 +45,16 @@ export function deploymentListen(url: string, events: ListenerEvents, log: Log):
     try {
       await client.connect();
       await client.query("LISTEN holdfast_deployment");
-      alive = performance.now();
       events.onConnect();
       while (!over.aborted) {
         await delay(CHECK_MS, undefined, { signal: over }).catch(() => undefined);
-        if (over.aborted) break;
-        const unanswered = new AbortController();
-        const answer = await Promise.race([
-          client.query("SELECT 1"),
-          delay(CHECK_MS, null, { signal: AbortSignal.any([over, unanswered.signal]) }).catch(() => null),
-        ]);
-        unanswered.abort();
-        if (answer === null) break;
-        alive = performance.now();
+        if (!over.aborted) await client.query("SELECT 1");
       }
       if (lost.signal.reason instanceof Error) throw lost.signal.reason;
     } finally {
-      alive = null;
+      client.removeAllListeners("notification");
       // A connection that does not answer does not say goodbye either.
       void client.end().catch(() => undefined);
-      client.removeAllListeners("notification");
     }
   }
 
@@ -75,14 +62,15 @@ export function deploymentListen(url: string, events: ListenerEvents, log: Log):
     let wait = 100;
     while (!closing.signal.aborted) {
       const began = performance.now();
-      await listen().catch((error: unknown) => log.warn({ err: error }, "the listening connection was lost"));
+      await listen().catch((error: unknown) => {
+        if (!closing.signal.aborted) log.warn({ err: error }, "the listening connection was lost");
+      });
       wait = performance.now() - began > CHECK_MS ? 100 : Math.min(wait * 2, MAX_WAIT_MS);
       await delay(wait, undefined, { signal: closing.signal }).catch(() => undefined);
     }
   })();
 
   return {
-    aliveAt: () => alive,
     async close() {
       closing.abort();
       await running;

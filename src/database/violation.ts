@@ -1,5 +1,6 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { TryAgain } from "../refusal.ts";
+import { TooLate } from "../timing.ts";
 
 /** What the database refused: its SQLSTATE and, where it names one, the constraint. */
 export interface Violation {
@@ -29,6 +30,18 @@ export function violationOf(error: unknown): Violation | null {
 /** Whether `error` is a violation of exactly this constraint. */
 export function violates(error: unknown, constraint: string): boolean {
   return violationOf(error)?.constraint === constraint;
+}
+
+/**
+ * Whether a statement may succeed if it is sent again as it was: the connection was lost or not to be had,
+ * the server is starting, stopping or full, or a lock or a deadlock was in the way.
+ */
+export function isTransient(error: unknown): boolean {
+  if (error instanceof TryAgain || error instanceof TooLate) return true;
+  const state = violationOf(error)?.sqlState;
+  // The driver's own complaints (no connection, a broken one) have no SQLSTATE.
+  if (state === undefined) return !(error instanceof TypeError || error instanceof RangeError);
+  return ["08", "40", "53", "57"].includes(state.slice(0, 2)) || state === LOCK_NOT_AVAILABLE;
 }
 
 const DEADLOCK = "40P01";

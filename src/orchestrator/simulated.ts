@@ -49,8 +49,9 @@ interface Build {
   readonly beganAt: number;
   readonly lengthMs: number;
   stoppedAt: number | null;
-  /** How often it was asked for and told to stop. */
+  /** How often it was asked for, looked at, and told to stop. */
   posts: number;
+  gets: number;
   deletes: number;
 }
 
@@ -62,12 +63,12 @@ const request = z.object({
 });
 
 const LINES = [
-  "The build waits for a free builder.",
-  "Fetching the source.",
-  "Installing the dependencies.",
-  "Compiling.",
-  "Packing the image.",
-  "Starting the app.",
+  "The build waits for a free builder (simulated).",
+  "Fetching the source (simulated).",
+  "Installing the dependencies (simulated).",
+  "Compiling (simulated).",
+  "Packing the image (simulated).",
+  "Starting the app (simulated).",
 ];
 
 /**
@@ -78,7 +79,7 @@ const LINES = [
  * | `POST /builds` with `Idempotency-Key` | 201 `{buildId}`; the same key again: 200 and the same build |
  * | `GET /builds/:id` | `{state, message, url, error}` |
  * | `DELETE /builds/:id` | 204, also when it is over |
- * | `GET /builds` | every build, with how often it was asked for and stopped |
+ * | `GET /builds` | every build, with how often it was asked for, looked at, and stopped |
  */
 export async function orchestratorStart(options: SimulatedOptions): Promise<SimulatedOrchestrator> {
   const builds = new Map<string, Build>();
@@ -101,16 +102,20 @@ export async function orchestratorStart(options: SimulatedOptions): Promise<Simu
     }
     const build = builds.get(id);
     if (build === undefined) return respond(res, 404, { error: "no such build" });
-    if (req.method === "GET") return respond(res, 200, stateOf(build));
+    if (req.method === "GET") {
+      build.gets += 1;
+      return respond(res, 200, stateOf(build));
+    }
     if (req.method !== "DELETE") return respond(res, 405, { error: "method not allowed" });
     build.deletes += 1;
-    if (build.knob !== "deaf" && stateOf(build).state !== "succeeded") build.stoppedAt ??= performance.now();
+    const over = ["succeeded", "failed"].includes(stateOf(build).state);
+    if (build.knob !== "deaf" && !over) build.stoppedAt = performance.now();
     res.writeHead(204).end();
   }
 
   async function create(req: IncomingMessage, res: ServerResponse): Promise<void> {
     const key = req.headers["idempotency-key"];
-    const body = request.safeParse(JSON.parse(await textOf(req).catch(() => "null")));
+    const body = request.safeParse(json(await textOf(req)));
     if (typeof key !== "string" || key === "")
       return respond(res, 400, { error: "Idempotency-Key is missing" });
     if (!body.success) return respond(res, 400, { error: z.prettifyError(body.error) });
@@ -131,6 +136,7 @@ export async function orchestratorStart(options: SimulatedOptions): Promise<Simu
       lengthMs: options.buildSeconds * 1000 * (knob === "slow" ? 10 : 1),
       stoppedAt: null,
       posts: 0,
+      gets: 0,
       deletes: 0,
     };
     builds.set(build.buildId, build);
@@ -165,8 +171,8 @@ export async function orchestratorStart(options: SimulatedOptions): Promise<Simu
   }
 
   function listed(build: Build) {
-    const { buildId, key, deploymentId, slug, attempt, posts, deletes } = build;
-    return { buildId, key, deploymentId, slug, attempt, posts, deletes, ...stateOf(build) };
+    const { buildId, key, deploymentId, slug, attempt, posts, gets, deletes } = build;
+    return { buildId, key, deploymentId, slug, attempt, posts, gets, deletes, ...stateOf(build) };
   }
 
   server.listen(options.port, options.host);
@@ -180,6 +186,14 @@ export async function orchestratorStart(options: SimulatedOptions): Promise<Simu
       await once(server, "close");
     },
   };
+}
+
+function json(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
 }
 
 function knobOf(source: string): keyof typeof KNOBS | null {

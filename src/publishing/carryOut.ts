@@ -5,11 +5,12 @@ import { setTimeout as delay } from "node:timers/promises";
 import pRetry from "p-retry";
 import type { PublishingConfig } from "../config.ts";
 import type { Db } from "../database/client.ts";
-import { violationOf } from "../database/violation.ts";
-import { globalIdEncode } from "../graphql/globalId.ts";
+import { isTransient } from "../database/violation.ts";
 import type { Log } from "../logging.ts";
+import { within } from "../timing.ts";
+import { appUrl, buildRequest } from "./builds.ts";
 import { ClaimLost, claimKeep } from "./claimKeep.ts";
-import { type Orchestrator, OrchestratorRefused, OrchestratorUnreachable } from "./orchestrator.ts";
+import { type Build, type Orchestrator, OrchestratorFailed } from "./orchestrator.ts";
 import {
   type AttemptEnd,
   attemptFinishIfOwned,
@@ -26,9 +27,14 @@ export interface PublishServices {
   readonly orchestrator: Orchestrator;
 }
 
+/** How long the hand-back may take when the process ends. */
 const FAREWELL_MS = 3000;
 const FIRST_LOOK_MS = 100;
 const LOOK_MS = 2000;
+/** Further tries to ask for a build, a quarter of a second to four seconds apart. */
+const RETRIES = 4;
+/** How long a write may stay unanswered before it is sent again. */
+const WRITE_MS = 10_000;
 
 /**
  * Runs an attempt to its end. Never throws: whatever happens is written into the attempt, or into the log
@@ -43,22 +49,31 @@ export async function attemptCarryOut(
   const { db, config } = services;
   const log = services.log.child({ deploymentId: claim.deploymentId, attempt: claim.attempt });
   const keeper = claimKeep(db, config, log, claim);
+  log.info("attempt begun");
   const signal = AbortSignal.any([keeper.lost, stopping]);
+  const farewell = new AbortController();
+  const goodbye = () => setTimeout(() => farewell.abort(stopping.reason), FAREWELL_MS).unref();
+  if (stopping.aborted) goodbye();
+  else stopping.addEventListener("abort", goodbye, { once: true });
+  // Whether the build service may be building: what has to be stopped if this ends otherwise.
+  const asked = { mayRun: false };
   try {
-    const end = await build({ ...services, log }, claim, keeper.sure, signal).catch((error: unknown) => {
-      if (error instanceof ClaimLost) throw error;
-      if (keeper.lost.aborted) throw keeper.lost.reason;
-      if (stopping.aborted) return handedBack();
-      return failure(error, log);
-    });
-    const patience = stopping.aborted ? AbortSignal.timeout(FAREWELL_MS) : keeper.lost;
+    const end = await build({ ...services, log }, claim, asked, keeper.sure, signal).catch(
+      (error: unknown) => {
+        if (error instanceof ClaimLost) throw error;
+        if (keeper.lost.aborted) throw keeper.lost.reason;
+        return stopping.aborted ? handedBack() : failure(error, asked.mayRun, log);
+      },
+    );
+    const patience = AbortSignal.any([keeper.lost, farewell.signal]);
     owned(await written(() => attemptFinishIfOwned(db, claim, end), log, patience));
     log.info({ state: end.state, error: end.error }, "attempt over");
   } catch (error) {
-    if (error instanceof ClaimLost) log.warn({ reason: error.message }, "claim lost");
+    if (error instanceof ClaimLost) log.info({ reason: error.message }, "claim lost");
     // Nothing stays claimed by it: without beats the attempt is abandoned after the time-out.
     else log.error({ err: error }, "an attempt's end could not be written");
   } finally {
+    stopping.removeEventListener("abort", goodbye);
     await keeper.stop();
   }
 }
@@ -66,15 +81,35 @@ export async function attemptCarryOut(
 async function build(
   { db, log, config, orchestrator }: PublishServices,
   claim: Claim,
+  asked: { mayRun: boolean },
   sure: () => Promise<void>,
   signal: AbortSignal,
 ): Promise<AttemptEnd> {
   const began = performance.now();
   const write = async (work: () => Promise<boolean>) => owned(await written(work, log, signal));
   await write(() => buildAskIfOwned(db, claim, orchestrator.url));
-  const buildId = await orchestrator.buildCreate(buildRequest(claim), "bounded", signal);
+  const buildId = await pRetry(
+    async () => {
+      await sure();
+      return orchestrator.buildCreate(buildRequest(claim), signal);
+    },
+    {
+      retries: RETRIES,
+      minTimeout: 250,
+      maxTimeout: 4000,
+      randomize: true,
+      signal,
+      shouldRetry: ({ error }) => error instanceof OrchestratorFailed && error.transient,
+      onFailedAttempt: ({ error }) => {
+        asked.mayRun ||= error instanceof OrchestratorFailed && error.outcomeUnknown;
+      },
+    },
+  );
+  asked.mayRun = true;
   await write(() => progressWriteIfOwned(db, claim, buildId, "The build service has taken the build."));
+
   let told = "";
+  let reachedAt = performance.now();
   for (let wait = FIRST_LOOK_MS; ; wait = Math.min(wait * 1.5, LOOK_MS)) {
     if (performance.now() - began >= config.buildLimitSeconds * 1000) {
       return failed(
@@ -83,9 +118,21 @@ async function build(
       );
     }
     await sure();
-    const state = await orchestrator.buildRead(buildId, signal);
+    let state: Build | null;
+    try {
+      state = await orchestrator.buildRead(buildId, signal);
+      reachedAt = performance.now();
+    } catch (error) {
+      // A build outlives a restart of its service.
+      const away = performance.now() - reachedAt;
+      if (!(error instanceof OrchestratorFailed && error.transient) || away >= config.orchestratorOutageMs)
+        throw error;
+      log.warn({ err: error }, "the build service could not be asked; the build is looked at again");
+      await delay(wait, undefined, { signal });
+      continue;
+    }
     if (state === null) {
-      return failed("The build service does not know the build any more. Publish again.", false);
+      return failed("The build service does not know the build any more. Publish again.", true);
     }
     if (state.state === "succeeded") {
       const url = state.url ?? appUrl(claim.slug, config.appDomain);
@@ -98,10 +145,8 @@ async function build(
       };
     }
     if (state.state === "failed") {
-      return failed(
-        state.error ?? state.message ?? "The build failed, and the build service does not say why.",
-        false,
-      );
+      const why = state.error ?? state.message;
+      return failed(why ?? "The build failed, and the build service does not say why.", false);
     }
     const message =
       state.message ?? (state.state === "queued" ? "The build waits for its turn." : "The build runs.");
@@ -120,49 +165,32 @@ function owned(wrote: boolean): void {
 
 /**
  * Repeats a write while the database is away: a build outlives a failover, as long as the claim can be
- * trusted. A rule that the database holds against it is not repeated.
+ * trusted. What the database refuses for another reason is a bug, and is thrown.
  */
 function written(work: () => Promise<boolean>, log: Log, signal: AbortSignal): Promise<boolean> {
-  return pRetry(work, {
+  return pRetry(() => within(work(), WRITE_MS, signal), {
     retries: Number.POSITIVE_INFINITY,
     minTimeout: 100,
     maxTimeout: 2000,
     signal,
-    shouldRetry: ({ error }) => violationOf(error)?.sqlState.startsWith("23") !== true,
+    shouldRetry: ({ error }) => isTransient(error),
     onFailedAttempt: ({ error }) => log.warn({ err: error }, "a write of a running publish failed"),
   });
 }
 
-/** The address of an app. */
-export function appUrl(slug: string, domain: string): string {
-  return `https://${slug}.${domain}`;
-}
-
-/** What the build service is asked for an attempt; the same for every try. */
-export function buildRequest(claim: Claim): Parameters<Orchestrator["buildCreate"]>[0] {
-  return {
-    key: claim.attemptId,
-    deploymentId: globalIdEncode("Deployment", claim.deploymentId),
-    slug: claim.slug,
-    attempt: claim.attempt,
-    source: claim.source,
-  };
-}
-
-function failure(error: unknown, log: Log): AttemptEnd {
-  if (error instanceof OrchestratorUnreachable) {
-    log.warn({ err: error }, "the build service is out of reach");
-    return failed(
-      `The build service is out of reach: ${error.message}, several times in a row. Nothing is wrong with the app; publish again later.`,
-      error.outcomeUnknown,
-    );
-  }
-  if (error instanceof OrchestratorRefused) {
-    log.warn({ err: error }, "the build service refused");
-    return failed(
-      `The build service did not do as it was asked: ${error.message}. An operator must look into it.`,
-      true,
-    );
+function failure(error: unknown, mayRun: boolean, log: Log): AttemptEnd {
+  if (error instanceof OrchestratorFailed) {
+    log.warn({ err: error }, "the build service failed");
+    const stop = mayRun || error.outcomeUnknown;
+    return error.transient
+      ? failed(
+          `The build service is out of reach: ${error.message}, several times in a row. Nothing is wrong with the app; publish again later.`,
+          stop,
+        )
+      : failed(
+          `The build service did not do as it was asked: ${error.message}. An operator must look into it.`,
+          stop,
+        );
   }
   log.error({ err: error }, "an attempt failed unexpectedly");
   return failed(
@@ -176,7 +204,6 @@ function failed(error: string, stopBuild: boolean): AttemptEnd {
 }
 
 function handedBack(): AttemptEnd {
-  const error =
-    "The server that was publishing was shut down and handed the publish back. Publish again now.";
+  const error = "The server that was publishing was shut down and handed the publish back. Publish again.";
   return { state: "abandoned", error, url: null, message: error, stopBuild: true };
 }

@@ -3,6 +3,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import type { PublishingConfig } from "../config.ts";
 import type { Db } from "../database/client.ts";
 import type { Log } from "../logging.ts";
+import { within } from "../timing.ts";
 import { type Claim, claimBeatIfOwned } from "./queries/claims.ts";
 
 /** Somebody else may have the deployment now: whoever finds this out stops at once and writes nothing more. */
@@ -20,19 +21,20 @@ export interface ClaimKeeper {
    * @throws ClaimLost
    */
   sure(): Promise<void>;
-  /** Ends the beats, and waits for the one that is under way. */
+  /** Ends the beats. */
   stop(): Promise<void>;
 }
 
-/** The shortest time that a beat is given to be answered. */
-const PATIENCE_MS = 5000;
+/** How long one beat may stay unanswered; the next one takes another connection. */
+const BEAT_MS = 5000;
 /** Part of the claim time-out for which a beat is trusted; the rest is for clocks that run unequally. */
 const TRUSTED = 0.9;
 
 /**
- * Beats every `heartbeatSeconds`. No row changed means lost. A beat that fails is repeated within a
- * second and counts as lost once the last good one is older than the trust window (measured with a
- * clock that goes on while the process is stopped): nobody can have taken over before that.
+ * Beats every `heartbeatSeconds`. No row changed means lost. A beat that fails, or is not answered within
+ * 5 seconds, is repeated, and counts as lost once the last good one is older than the trust window: before
+ * that nobody can have taken the claim for dead. The window is measured with a clock that goes on while
+ * the process is stopped by a signal.
  * @param config `claimTimeoutSeconds` is what others judge the claim by.
  */
 export function claimKeep(
@@ -46,7 +48,7 @@ export function claimKeep(
   const ended = AbortSignal.any([lost.signal, stopped.signal]);
   const windowMs = config.claimTimeoutSeconds * 1000 * TRUSTED;
   // The claim itself was the first beat.
-  let beatAt = performance.now();
+  let beatAt = claim.askedAt;
 
   function lose(reason: string): ClaimLost {
     const error = new ClaimLost(reason);
@@ -57,29 +59,20 @@ export function claimKeep(
   /** @returns whether the beat was written. @throws ClaimLost */
   async function beat(): Promise<boolean> {
     const sentAt = performance.now();
-    const patience = new AbortController();
+    // Whoever was stopped past the window gets one chance.
+    const patience = Math.min(BEAT_MS, Math.max(beatAt + windowMs - sentAt, 2000));
+    let owned: boolean;
     try {
-      const owned = await Promise.race([
-        claimBeatIfOwned(db, claim),
-        delay(Math.max(PATIENCE_MS, beatAt + windowMs - sentAt), "late" as const, {
-          signal: patience.signal,
-          ref: false,
-        }),
-      ]);
-      if (owned === true) {
-        beatAt = sentAt;
-        return true;
-      }
-      if (owned === false) throw lose("the database says that the claim is another's, or over");
-      throw new Error("the database did not answer a beat in time");
+      owned = await within(claimBeatIfOwned(db, claim), patience, stopped.signal);
     } catch (error) {
-      if (error instanceof ClaimLost) throw error;
-      log.warn({ err: error, deploymentId: claim.deploymentId, attempt: claim.attempt }, "a beat failed");
+      if (stopped.signal.aborted) return false;
+      log.warn({ err: error }, "a beat failed");
       if (performance.now() >= beatAt + windowMs) throw lose("no beat could be written for too long");
       return false;
-    } finally {
-      patience.abort();
     }
+    if (!owned) throw lose("the database says that the claim is another's, or over");
+    beatAt = sentAt;
+    return true;
   }
 
   const beating = (async () => {

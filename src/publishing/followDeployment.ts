@@ -5,6 +5,7 @@ import type { Sight } from "../access/viewer.ts";
 import type { Db } from "../database/client.ts";
 import type { Log } from "../logging.ts";
 import { AccessDenied, InvalidInput, StreamEnded } from "../refusal.ts";
+import { within } from "../timing.ts";
 import type { Hub } from "./hub.ts";
 import { deploymentsBy, eventsAfter } from "./queries/deployments.ts";
 import type { EventRow } from "./rows.ts";
@@ -29,8 +30,12 @@ export interface FollowRequest {
 }
 
 const BATCH = 100;
-/** How often the right to follow is asked again; with the look itself it ends a stream within 15 seconds. */
-const RIGHTS_MS = 10_000;
+/** How long a read may stay unanswered; the next one takes another connection. */
+const READ_MS = 3000;
+/** How often the right to follow is asked again: twice within the 15 seconds after which a stream must have ended. */
+const RIGHTS_MS = 6000;
+/** How long that may take. */
+const RIGHT_MS = 2000;
 
 /**
  * A stream of a deployment's events: first its present state (or, resuming, what came after the event
@@ -68,7 +73,7 @@ export async function deploymentFollow(
         failed.resolve(
           new StreamEnded(
             reason === "closing"
-              ? `This server is shutting down. The publish is not affected by that; subscribe again with afterSequence: ${seen}.`
+              ? `This server is shutting down. Subscribe again with afterSequence: ${seen} to learn what has become of the publish.`
               : `The database cannot be heard at the moment. Subscribe again with afterSequence: ${seen}.`,
           ),
         );
@@ -80,10 +85,12 @@ export async function deploymentFollow(
     /** Tells everything there is to tell, then waits. @returns why the stream must end; null when it is told to its end. */
     async function tell(): Promise<Error | null> {
       let askedAt = performance.now();
+      let rightAt = askedAt;
       for (;;) {
         // Whoever wakes from here on is heard below, and finds this read to have been too early.
         woken = Promise.withResolvers();
-        const events = await eventsAfter(db, deploymentId, seen, BATCH).catch((error: unknown) => {
+        const reading = eventsAfter(db, deploymentId, seen, BATCH);
+        const events = await within(reading, READ_MS).catch((error: unknown) => {
           log.warn({ err: error, deploymentId }, "the events of a deployment could not be read");
           return null;
         });
@@ -102,7 +109,13 @@ export async function deploymentFollow(
         if (performance.now() < askedAt + RIGHTS_MS) continue;
         askedAt = performance.now();
         const end = await rightEnded(db, request, log);
-        if (end !== null) return end;
+        if (end instanceof Error) return end;
+        if (end === "had") rightAt = askedAt;
+        else if (askedAt - rightAt >= RIGHTS_MS) {
+          return new StreamEnded(
+            `Whether you may still follow cannot be found out at the moment. Subscribe again with afterSequence: ${seen}.`,
+          );
+        }
       }
     }
 
@@ -125,24 +138,23 @@ async function sleep(ms: number, woken: Promise<void>, ended: AbortSignal): Prom
   awake.abort();
 }
 
-/** Why the stream must end, or null while the caller may still follow. */
-async function rightEnded(db: Db, request: FollowRequest, log: Log): Promise<Error | null> {
+/** Why the stream must end; or whether the caller still has the right, as far as it can be found out. */
+async function rightEnded(db: Db, request: FollowRequest, log: Log): Promise<Error | "had" | "unknown"> {
   try {
-    const sight = await request.sightNow();
+    const sight = await within(request.sightNow(), RIGHT_MS);
     if (sight === null) {
       return new AccessDenied(
         "UNAUTHENTICATED",
         "The token is no longer valid, so that this stream has ended.",
       );
     }
-    const found = await deploymentsBy(db, sight, "id", [request.deploymentId]);
+    const found = await within(deploymentsBy(db, sight, "id", [request.deploymentId]), RIGHT_MS);
     return found.length === 0
       ? new AccessDenied("FORBIDDEN", "This deployment is no longer yours to follow.")
-      : null;
+      : "had";
   } catch (error) {
-    // The database is away; the hub says so when it stays away.
     log.warn({ err: error }, "the right to follow could not be asked");
-    return null;
+    return "unknown";
   }
 }
 

@@ -7,8 +7,8 @@ import { inputParse, text } from "../graphql/input.ts";
 import { RefusalRef } from "../graphql/refusal.ts";
 import { vouched } from "../graphql/vouched.ts";
 import { CoolingDownRef } from "../reservations/graphql.ts";
+import { appUrl } from "./builds.ts";
 import { publishCancel } from "./cancelPublish.ts";
-import { appUrl } from "./carryOut.ts";
 import { projectCreate } from "./createProject.ts";
 import { deploymentFollow } from "./followDeployment.ts";
 import {
@@ -61,7 +61,7 @@ const AttemptStateRef = builder.enumType("AttemptState", {
     CANCELLED: { value: "cancelled", description: "Somebody ended it." },
     ABANDONED: {
       value: "abandoned",
-      description: "The process that ran it died, hung, or was shut down.",
+      description: "The process that ran it died, hung past the limit, or was shut down.",
     },
     SUPERSEDED: { value: "superseded", description: "It was live until a newer attempt went live." },
   } as const,
@@ -107,7 +107,7 @@ builder.node(DeploymentRef, {
     }),
     slug: t.exposeString("slug", {
       description:
-        "The name that the current attempt publishes under; once an attempt has ended without going live, the one that is live.",
+        "The name that the current attempt publishes under; once an attempt has ended without going live, the one that is live, if one is.",
     }),
     url: t.string({
       description: "Where an app with this slug is served, once it is live.",

@@ -1,10 +1,11 @@
 // Wakes those of this process who follow a deployment, whichever process has written. Notifications are
 // the hint that makes it quick; a look at the table every few seconds makes it sure, also when
-// notifications cannot be heard. When neither works any more, everybody is told so.
+// notifications cannot be heard. When the table cannot be read any more, everybody is told so.
 import { setTimeout as delay } from "node:timers/promises";
 import type { Db } from "../database/client.ts";
 import { deploymentListen } from "../database/listen.ts";
 import type { Log } from "../logging.ts";
+import { within } from "../timing.ts";
 import { deploymentPlaces } from "./queries/deployments.ts";
 
 /** Somebody who follows a deployment. */
@@ -28,7 +29,7 @@ export interface Hub {
 }
 
 const LOOK_MS = 3000;
-const LOST_AFTER_MS = 15_000;
+const LOST_AFTER_MS = 12_000;
 
 /** @param listenUrl where to listen; see deploymentListen. */
 export function hubOpen(db: Db, listenUrl: string, log: Log): Hub {
@@ -59,13 +60,8 @@ export function hubOpen(db: Db, listenUrl: string, log: Log): Hub {
         continue;
       }
       try {
-        const patience = new AbortController();
-        const places = await Promise.race([
-          deploymentPlaces(db, [...followers.keys()]),
-          delay(LOST_AFTER_MS, null, { signal: AbortSignal.any([patience.signal, closing.signal]) }),
-        ]);
-        patience.abort();
-        if (places === null) throw new Error("the database did not answer");
+        const asking = deploymentPlaces(db, [...followers.keys()]);
+        const places = await within(asking, LOOK_MS, closing.signal);
         lookedAt = performance.now();
         for (const place of places) {
           for (const follower of followers.get(place.id) ?? []) {
@@ -75,8 +71,8 @@ export function hubOpen(db: Db, listenUrl: string, log: Log): Hub {
       } catch (error) {
         if (closing.signal.aborted) return;
         log.warn({ err: error }, "deployments that are followed could not be looked at");
-        const heardAt = listener.aliveAt() ?? 0;
-        if (performance.now() - Math.max(lookedAt, heardAt) >= LOST_AFTER_MS) {
+        // A notification alone is of no use: what happened stands in the table.
+        if (performance.now() - lookedAt >= LOST_AFTER_MS) {
           for (const follower of all()) follower.fail("lost");
         }
       }

@@ -1,6 +1,6 @@
-// The client of the build service. Every call has a time-out. Creating a build is safe to repeat: the
-// attempt's id is its idempotency key, so that a call whose outcome is unknown is sent again as it was.
-import pRetry from "p-retry";
+// The client of the build service. Every call is tried once, with a time-out; who calls decides whether
+// it is worth another try. Creating a build is safe to repeat: the attempt's id is its idempotency key, so
+// that a call whose outcome is unknown is sent again as it was.
 import { z } from "zod";
 
 /** A build to ask for. */
@@ -24,37 +24,33 @@ export interface Build {
   readonly error: string | null;
 }
 
-/** The service could not be reached, or answered with 5xx, as often as it was tried. */
-export class OrchestratorUnreachable extends Error {
-  override readonly name = "OrchestratorUnreachable";
-  /** false: no try arrived there, so that nothing can have come of it. */
+/** A call did not do what it was for. */
+export class OrchestratorFailed extends Error {
+  override readonly name = "OrchestratorFailed";
+  /** Whether another try makes sense: the service was not reached, did not answer, or said so. */
+  readonly transient: boolean;
+  /** false: nothing can have come of it. */
   readonly outcomeUnknown: boolean;
-  constructor(problem: string, outcomeUnknown: boolean, cause?: unknown) {
+  constructor(problem: string, kind: { transient: boolean; outcomeUnknown: boolean }, cause?: unknown) {
     super(problem, { cause });
-    this.outcomeUnknown = outcomeUnknown;
+    this.transient = kind.transient;
+    this.outcomeUnknown = kind.outcomeUnknown;
   }
 }
 
-/** The service refused the call, or its answer is not what it should be; repeating it does not help. */
-export class OrchestratorRefused extends Error {
-  override readonly name = "OrchestratorRefused";
-}
-
-/** How often a call is tried. */
-export type Patience = "once" | "bounded";
-
-/** The calls of one build service. Each throws OrchestratorUnreachable, OrchestratorRefused, or the signal's reason. */
+/** The calls of one build service. Each throws OrchestratorFailed, or the signal's reason. */
 export interface Orchestrator {
   readonly url: string;
   /** Asks for a build; the same key again finds the same build. @returns its id. */
-  buildCreate(request: BuildRequest, patience: Patience, signal: AbortSignal): Promise<string>;
+  buildCreate(request: BuildRequest, signal: AbortSignal): Promise<string>;
   /** @returns null when the service does not know the build. */
   buildRead(buildId: string, signal: AbortSignal): Promise<Build | null>;
   /** Stops a build; one that is over or unknown is fine as it is. */
   buildStop(buildId: string, signal: AbortSignal): Promise<void>;
 }
 
-const RETRIES = 4;
+/** Answers are a few lines; whoever sends more is no build service. */
+const MAX_ANSWER_BYTES = 256 * 1024;
 
 /** Texts of another service, made fit for the database and for a person: no control characters, bounded. */
 const words = z
@@ -74,15 +70,24 @@ const read = z.object({
   message: words,
   url: z
     .url({ protocol: /^https?$/ })
-    .max(2000)
+    // As the parser writes it: without what a page or the database could stumble over.
+    .transform((value) => {
+      const { href } = new URL(value);
+      return value.endsWith("/") ? href : href.replace(/\/$/, "");
+    })
+    .pipe(z.string().max(2000))
     .nullish()
     .transform((value) => value ?? null),
   error: words,
 });
 
-/** @param timeoutMs how long each single try may take. */
+/** @param timeoutMs how long each call may take, its answer's body included. */
 export function orchestratorAt(url: string, timeoutMs: number): Orchestrator {
-  async function call(path: string, init: RequestInit, signal: AbortSignal): Promise<Response> {
+  async function call(
+    path: string,
+    init: RequestInit,
+    signal: AbortSignal,
+  ): Promise<{ status: number; body: string }> {
     signal.throwIfAborted();
     const timeout = AbortSignal.timeout(timeoutMs);
     try {
@@ -91,89 +96,96 @@ export function orchestratorAt(url: string, timeoutMs: number): Orchestrator {
         redirect: "manual",
         signal: AbortSignal.any([signal, timeout]),
       });
-      // Read whole, within the same time-out.
-      const body = await response.arrayBuffer();
-      if (response.status >= 500) {
-        throw new OrchestratorUnreachable(`it answered with status ${response.status}`, true);
+      const { status } = response;
+      const body = await bodyRead(response);
+      if (status >= 500 || status === 408 || status === 429) {
+        throw new OrchestratorFailed(`it answered with status ${status}`, {
+          transient: true,
+          outcomeUnknown: true,
+        });
       }
-      return new Response(response.status === 204 ? null : body, { status: response.status });
+      return { status, body };
     } catch (error) {
-      if (error instanceof OrchestratorUnreachable) throw error;
+      if (error instanceof OrchestratorFailed) throw error;
       signal.throwIfAborted();
       if (timeout.aborted) {
-        throw new OrchestratorUnreachable(`it did not answer within ${timeoutMs / 1000} s`, true, error);
+        throw new OrchestratorFailed(
+          `it did not answer within ${timeoutMs / 1000} s`,
+          { transient: true, outcomeUnknown: true },
+          error,
+        );
       }
-      throw new OrchestratorUnreachable("it cannot be reached", !neverArrived(error), error);
-    }
-  }
-
-  /** Tries again after 0.25 to 4 s each; remembers whether any of the tries may have arrived. */
-  async function patiently<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T> {
-    let outcomeUnknown = false;
-    try {
-      return await pRetry(work, {
-        retries: RETRIES,
-        minTimeout: 250,
-        factor: 2,
-        randomize: true,
-        maxTimeout: 4000,
-        signal,
-        shouldRetry: ({ error }) => error instanceof OrchestratorUnreachable,
-        onFailedAttempt: ({ error }) => {
-          outcomeUnknown ||= error instanceof OrchestratorUnreachable && error.outcomeUnknown;
-        },
-      });
-    } catch (error) {
-      if (!(error instanceof OrchestratorUnreachable)) throw error;
-      throw new OrchestratorUnreachable(error.message, outcomeUnknown, error);
+      throw new OrchestratorFailed(
+        "it cannot be reached",
+        { transient: true, outcomeUnknown: !neverArrived(error) },
+        error,
+      );
     }
   }
 
   return {
     url,
-    buildCreate(request, patience, signal) {
-      const { key, ...body } = request;
-      const once = async () => {
-        const response = await call(
-          "/builds",
-          {
-            method: "POST",
-            headers: { "content-type": "application/json", "idempotency-key": key },
-            body: JSON.stringify(body),
-          },
-          signal,
-        );
-        if (response.status !== 200 && response.status !== 201) throw refused(response.status);
-        return (await answer(response, created)).buildId;
-      };
-      return patience === "once" ? once() : patiently(once, signal);
+    async buildCreate({ key, ...body }, signal) {
+      const answer = await call(
+        "/builds",
+        {
+          method: "POST",
+          headers: { "content-type": "application/json", "idempotency-key": key },
+          body: JSON.stringify(body),
+        },
+        signal,
+      );
+      if (answer.status !== 200 && answer.status !== 201) throw refused(answer.status);
+      return parsed(answer.body, created).buildId;
     },
-    buildRead(buildId, signal) {
-      return patiently(async () => {
-        const response = await call(`/builds/${encodeURIComponent(buildId)}`, { method: "GET" }, signal);
-        if (response.status === 404) return null;
-        if (response.status !== 200) throw refused(response.status);
-        return answer(response, read);
-      }, signal);
+    async buildRead(buildId, signal) {
+      const answer = await call(`/builds/${encodeURIComponent(buildId)}`, { method: "GET" }, signal);
+      if (answer.status === 404) return null;
+      if (answer.status !== 200) throw refused(answer.status);
+      return parsed(answer.body, read);
     },
     async buildStop(buildId, signal) {
-      const response = await call(`/builds/${encodeURIComponent(buildId)}`, { method: "DELETE" }, signal);
-      if (response.status >= 300 && response.status !== 404) throw refused(response.status);
+      const { status } = await call(`/builds/${encodeURIComponent(buildId)}`, { method: "DELETE" }, signal);
+      if (status >= 300 && status !== 404) throw refused(status);
     },
   };
 }
 
-async function answer<Schema extends z.ZodType>(
-  response: Response,
-  schema: Schema,
-): Promise<z.output<Schema>> {
-  const parsed = schema.safeParse(await response.json().catch(() => undefined));
-  if (!parsed.success) throw new OrchestratorRefused("it answered with something that is no build");
-  return parsed.data;
+async function bodyRead(response: Response): Promise<string> {
+  const chunks: Uint8Array[] = [];
+  let size = 0;
+  for await (const chunk of response.body ?? []) {
+    size += chunk.length;
+    if (size > MAX_ANSWER_BYTES) throw noBuild();
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks).toString("utf8");
 }
 
-function refused(status: number): OrchestratorRefused {
-  return new OrchestratorRefused(`it refused the request with status ${status}`);
+function parsed<Schema extends z.ZodType>(body: string, schema: Schema): z.output<Schema> {
+  let json: unknown;
+  try {
+    json = JSON.parse(body);
+  } catch {
+    throw noBuild();
+  }
+  const result = schema.safeParse(json);
+  if (!result.success) throw noBuild();
+  return result.data;
+}
+
+function noBuild(): OrchestratorFailed {
+  return new OrchestratorFailed("it answered with something that is no build", {
+    transient: false,
+    outcomeUnknown: true,
+  });
+}
+
+function refused(status: number): OrchestratorFailed {
+  return new OrchestratorFailed(`it refused the request with status ${status}`, {
+    transient: false,
+    outcomeUnknown: false,
+  });
 }
 
 /** Whether the connection was never made. */

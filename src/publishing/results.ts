@@ -60,7 +60,7 @@ export function publishInProgress(deployment: DeploymentRow, heartbeatSeconds: n
   if (claimedAt === null || heartbeatAt === null) throw new Error("a running publish has no claim");
   return {
     kind: "PublishInProgress",
-    message: `A build of this project is running (attempt ${deployment.attempt}, since ${claimedAt.toISOString()}). Nothing is wrong and there is nothing to fix: do not publish again, wait for it and follow it with deploymentEvents. Nothing was started for this request.`,
+    message: `A build of this project is running (attempt ${deployment.attempt} as "${deployment.slug}", since ${claimedAt.toISOString()}, last heard of at ${heartbeatAt.toISOString()}). Nothing is wrong and there is nothing to fix: wait for it, and follow it with deploymentEvents. Nothing was started for this request; if it was for another slug or source, send it again when that attempt has ended.`,
     nextAction: "FOLLOW",
     retryAfterMs: heartbeatSeconds * 1000,
     deployment,
@@ -97,10 +97,12 @@ export function publishNotRunning(deployment: DeploymentRow, asked: number): Pub
   return {
     kind: "PublishNotRunning",
     message:
-      running && deployment.attempt !== asked
-        ? `Attempt ${asked} does not run; attempt ${deployment.attempt} does. Nothing was cancelled. To cancel that one, name it.`
-        : `Attempt ${asked} is not running: the deployment is ${deployment.state.toUpperCase()} with attempt ${deployment.attempt}. Nothing was cancelled, and there is nothing to cancel.`,
-    nextAction: running ? "FOLLOW" : "USE_EXISTING",
+      asked > deployment.attempt
+        ? `There is no attempt ${asked} yet; the last one is ${deployment.attempt}. Nothing was cancelled.`
+        : running && deployment.attempt !== asked
+          ? `Attempt ${asked} does not run; attempt ${deployment.attempt} does. Nothing was cancelled. To cancel that one, name it.`
+          : `Attempt ${asked} is not running: the deployment is ${deployment.state.toUpperCase()} with attempt ${deployment.attempt}. Nothing was cancelled, and there is nothing to cancel.`,
+    nextAction: asked > deployment.attempt ? "FIX_REQUEST" : running ? "FOLLOW" : "USE_EXISTING",
     retryAfterMs: null,
     deployment,
   };

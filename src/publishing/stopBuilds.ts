@@ -1,8 +1,8 @@
-// Tells the build service that builds must not go on: those of attempts that were cancelled, abandoned, or
-// given up with an unknown outcome. queries/stops.ts says what happens when this runs twice at once.
+// Tells the build service that builds must not go on: those of attempts that were cancelled or abandoned,
+// took too long, or were given up without knowing what became of the build. queries/stops.ts says what happens when this runs twice at once.
 import type { Db } from "../database/client.ts";
 import type { Log } from "../logging.ts";
-import { buildRequest } from "./carryOut.ts";
+import { buildRequest } from "./builds.ts";
 import { orchestratorAt } from "./orchestrator.ts";
 import { type BuildStop, buildStopDone, buildStopPut, buildStopsTake } from "./queries/stops.ts";
 
@@ -36,14 +36,14 @@ async function buildStop(
   const orchestrator = orchestratorAt(stop.orchestratorUrl, timeoutMs);
   try {
     // Whether a build exists is not known: the same key finds it, and makes one only if there was none.
-    const buildId = stop.buildId ?? (await orchestrator.buildCreate(buildRequest(stop), "once", signal));
+    const buildId = stop.buildId ?? (await orchestrator.buildCreate(buildRequest(stop), signal));
     await orchestrator.buildStop(buildId, signal);
     await buildStopDone(db, stop, buildId);
     log.info({ ...about, buildId }, "build stopped");
   } catch (error) {
     const last = stop.tries >= MAX_TRIES;
     log[last ? "error" : "warn"](
-      { ...about, err: error },
+      { ...about, reason: error instanceof Error ? error.message : String(error) },
       last ? "a build could not be stopped and may be running still" : "a build could not be stopped yet",
     );
     await buildStopPut(db, stop, last ? null : Math.min(2 ** stop.tries, MAX_WAIT_SECONDS));

@@ -49,7 +49,7 @@ export async function databaseReady(config: Config, log: Log, exclusive: boolean
       const missing = [...failed, ...pending];
       if (missing.length > 0) {
         throw new MigrationsPending(
-          `The database lacks ${missing.length} migrations (${missing.join(", ")}). Run \`holdfast migrate\`, or start without HOLDFAST_MIGRATE=0.`,
+          `The database lacks ${missing.length} migrations (${missing.join(", ")}). Run \`npm run holdfast -- migrate\`, or start without HOLDFAST_MIGRATE=0.`,
         );
       }
     }

@@ -3,6 +3,7 @@ import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from "vitest";
 import type { PublishingConfig } from "../../src/config.ts";
+import { globalIdEncode } from "../../src/graphql/globalId.ts";
 import { logOpen } from "../../src/logging.ts";
 import { orchestratorStart, type SimulatedOrchestrator } from "../../src/orchestrator/simulated.ts";
 import { buildsStop } from "../../src/publishing/stopBuilds.ts";
@@ -11,6 +12,7 @@ import { waitUntil } from "../support/barrier.ts";
 import { useTestDatabase } from "../support/database.ts";
 import { CancelPublishDocument, DeploymentByIdDocument, PublishAppDocument } from "../support/operations.ts";
 import {
+  buildKnown,
   buildsOf,
   project,
   publish,
@@ -81,7 +83,10 @@ async function over(api: TestApi, id: string) {
 }
 
 /** A build service of the test's own: real HTTP, and whatever it answers. */
-async function ownService(answer: (call: string, respond: (status: number, body?: unknown) => void) => void) {
+async function ownService(
+  answer: (call: string, respond: (status: number, body?: unknown) => void) => void,
+  port = 0,
+) {
   const calls: string[] = [];
   const service: Server = createServer((req, res) => {
     const call = `${req.method} ${req.url}`;
@@ -91,16 +96,16 @@ async function ownService(answer: (call: string, respond: (status: number, body?
       res.writeHead(status, { "content-type": "application/json" });
       res.end(body === undefined ? undefined : typeof body === "string" ? body : JSON.stringify(body));
     });
-  }).listen(0, "127.0.0.1");
+  }).listen(port, "127.0.0.1");
   await once(service, "listening");
-  opened.push({
-    async close() {
-      service.closeAllConnections();
-      service.close();
-      await once(service, "close");
-    },
-  });
-  return { url: `http://127.0.0.1:${(service.address() as AddressInfo).port}`, calls };
+  const stop = async () => {
+    if (!service.listening) return;
+    service.closeAllConnections();
+    service.close();
+    await once(service, "close");
+  };
+  opened.push({ close: stop });
+  return { url: `http://127.0.0.1:${(service.address() as AddressInfo).port}`, calls, stop };
 }
 
 test("a request for a build that is never answered is sent again with the same key: one build, which goes live", async () => {
@@ -245,6 +250,67 @@ test("a build over the limit is ended by its owner, and stopped", async () => {
   );
 });
 
+test("the build service is restarted in the middle of a build: it is looked at again, and goes live", async () => {
+  const first = await ownService((call, respond) =>
+    call.startsWith("POST") ? respond(201, { buildId: "b" }) : respond(200, { state: "building" }),
+  );
+  const api = await server({ orchestratorUrl: first.url });
+  const id = await start(api, null);
+  await buildKnown(database().pool, id);
+  await first.stop();
+  const second = await ownService(
+    (_call, respond) => respond(200, { state: "succeeded", url: "https://a.test/\u0000x" }),
+    Number(new URL(first.url).port),
+  );
+  const live = await over(api, id);
+  expect(live).toMatchObject({ state: "LIVE", attempt: 1, liveUrl: "https://a.test/%00x" });
+  expect(second.calls.every((call) => call === "GET /builds/b")).toBe(true);
+});
+
+test("the build service dies in the middle of a build and stays away: FAILED, and its build is stopped once it is back", async () => {
+  const first = await ownService((call, respond) =>
+    call.startsWith("POST") ? respond(201, { buildId: "b" }) : respond(200, { state: "building" }),
+  );
+  const api = await server({ orchestratorUrl: first.url, orchestratorOutageMs: 500 });
+  const id = await start(api, null);
+  await buildKnown(database().pool, id);
+  await first.stop();
+  expect((await over(api, id)).error).toContain("The build service is out of reach: it cannot be reached");
+  const second = await ownService((_call, respond) => respond(204), Number(new URL(first.url).port));
+  await waitUntil(async () => {
+    await database().pool.query(
+      "UPDATE publish_attempt SET stop_due_at = clock_timestamp() WHERE deployment_id = $1 AND stop_due_at IS NOT NULL",
+      [uuidOf(id)],
+    );
+    await buildsStop(api.database.db, 1000, logOpen("silent"), new AbortController().signal);
+    return second.calls.length > 0;
+  }, "the service is told");
+  expect(second.calls).toEqual(["DELETE /builds/b"]);
+});
+
+test("the claim's answer gets lost after the commit: the process finds its claim and carries it out", async () => {
+  const wire = await wireOpen(database().url);
+  opened.push(wire);
+  const api = await server({}, wire.url, true);
+  const watcher = await server();
+  const id = await project(database().pool);
+  await api.send("{ viewer { role } }");
+  wire.holdAnswersTo("publish_claim");
+  const lost = api.send(
+    "mutation ($input: PublishAppInput!) { publishApp(input: $input) { __typename } }",
+    publish(id, slug()),
+  );
+  const claimed = async () =>
+    (await database().pool.query<{ id: string }>("SELECT id FROM deployment WHERE project_id = $1", [id]))
+      .rows[0]?.id;
+  await waitUntil(async () => (await claimed()) !== undefined, "the claim is committed");
+  wire.cut();
+  expect((await lost).errors?.[0]?.extensions?.["code"]).toBe("INTERNAL_SERVER_ERROR");
+  const deployment = globalIdEncode("Deployment", (await claimed()) as string);
+  expect(await over(watcher, deployment)).toMatchObject({ state: "LIVE", attempt: 1 });
+  expect(await buildsOf(orchestrator.url, deployment)).toMatchObject([{ posts: 1, deletes: 0 }]);
+});
+
 test("while the build service takes its time, no transaction is open and others are served", async () => {
   const { pool } = database();
   let release: () => void = () => undefined;
@@ -283,11 +349,18 @@ test("one process loses a deployment and takes it again: its first attempt chang
     async () => (await buildsOf(orchestrator.url, deployment)).length === 1,
     "the first build began",
   );
-  await pool.query(
-    "UPDATE deployment SET heartbeat_at = clock_timestamp() - interval '10 minutes' WHERE project_id = $1",
-    [id],
-  );
-  await start(api, "never", id);
+  // Its owner lives, and may beat in between.
+  await waitUntil(async () => {
+    await pool.query(
+      "UPDATE deployment SET heartbeat_at = clock_timestamp() - interval '10 minutes' WHERE project_id = $1",
+      [id],
+    );
+    const { publishApp } = await api.run(
+      PublishAppDocument,
+      publish(id, slug(), "https://git.test/app?simulate=never"),
+    );
+    return publishApp?.__typename === "PublishStarted";
+  }, "it is taken over");
   await waitUntil(async () => {
     const first = (await buildsOf(orchestrator.url, deployment)).find((build) => build.attempt === 1);
     return first?.state === "succeeded" && first.deletes === 1;
@@ -337,11 +410,11 @@ test("the database stays away for longer than a beat is trusted: the owner stops
   let asked = -1;
   await waitUntil(async () => {
     const { rows } = await database().pool.query(
-      "SELECT heartbeat_at < clock_timestamp() - interval '7 seconds' AS silent FROM deployment ORDER BY created_at DESC LIMIT 1",
+      "SELECT heartbeat_at < clock_timestamp() - interval '2 seconds' AS silent FROM deployment ORDER BY created_at DESC LIMIT 1",
     );
     asked = service.calls.length;
     return rows[0]?.silent as boolean;
-  }, "nobody has beaten for longer than the time-out and the patience of a beat");
+  }, "nobody has beaten for longer than the time-out");
   const { publishApp } = await watcher.run(PublishAppDocument, {
     input: { projectId: (await read(watcher, id)).project.id, slug: slug(), source: "https://git.test/app" },
   });

@@ -7,10 +7,11 @@ import { orchestratorStart, type SimulatedOrchestrator } from "../../src/orchest
 import { staleAbandon } from "../../src/publishing/publisher.ts";
 import { ATTEMPT_STATES, ATTEMPT_TRANSITIONS } from "../../src/publishing/states.ts";
 import { startApi, type TestApi } from "../support/api.ts";
-import { barrier, waitUntil, waitUntilBlocked } from "../support/barrier.ts";
+import { barrier, waitUntilBlocked } from "../support/barrier.ts";
 import { type TestDatabase, useTestDatabase } from "../support/database.ts";
 import { CancelPublishDocument, PublishAppDocument, type PublishAppMutation } from "../support/operations.ts";
 import {
+  buildKnown,
   buildsOf,
   project,
   publish,
@@ -79,11 +80,22 @@ const started = (results: Result[]) =>
 const running = (results: Result[]) =>
   results.flatMap((result) => (result.__typename === "PublishInProgress" ? [result] : []));
 
-/** Rounds of `count` simultaneous publishes, first publish and republishes: one build each. */
-async function oneBuildEach(servers: readonly TestApi[], count: number, rounds: number): Promise<void> {
-  const id = await project(database().pool);
+/** Rounds of `count` publishes within 84 ms, first publish and republishes: one build each. */
+async function oneBuildEach(
+  pool: pg.Pool,
+  servers: readonly TestApi[],
+  count: number,
+  rounds: number,
+  id?: string,
+): Promise<void> {
+  id ??= await project(pool);
+  const { rows } = await pool.query<{ attempts: number }>(
+    "SELECT coalesce(max(attempt), 0) AS attempts FROM deployment WHERE project_id = $1",
+    [id],
+  );
+  const first = (rows[0]?.attempts ?? 0) + 1;
   const name = slug();
-  for (let round = 1; round <= rounds; round++) {
+  for (let round = first; round < first + rounds; round++) {
     // It lasts until it is cancelled, so that the last of them comes while it runs, however slow the machine is.
     const results = await publishes(servers, count, id, name, "https://git.test/app?simulate=never");
     const [mine, ...others] = started(results);
@@ -95,10 +107,7 @@ async function oneBuildEach(servers: readonly TestApi[], count: number, rounds: 
       expect([result.deployment.id, result.attempt]).toEqual([mine?.deployment.id, round]);
     }
     const deploymentId = mine?.deployment.id as string;
-    await waitUntil(
-      async () => (await buildsOf(orchestrator.url, deploymentId)).length >= round,
-      "the build service has the build",
-    );
+    await buildKnown(pool, deploymentId, round);
     await (servers[0] as TestApi).run(CancelPublishDocument, { input: { deploymentId, attempt: round } });
     const builds = await buildsOf(orchestrator.url, deploymentId);
     expect(builds.map(({ attempt, posts }) => [attempt, posts])).toEqual(
@@ -108,27 +117,30 @@ async function oneBuildEach(servers: readonly TestApi[], count: number, rounds: 
 }
 
 test("3 publishes within 84 ms, first publish and republish: one build, and two that are told which to follow", async () => {
-  await oneBuildEach(apis, 3, 4);
+  await oneBuildEach(database().pool, apis, 3, 4);
   expect(await publishingBreaches(database().pool)).toEqual([]);
 });
 
 test("20 publishes at once, first publish and republish: one build, and nineteen that are told", async () => {
-  await oneBuildEach(apis, 20, 3);
+  await oneBuildEach(database().pool, apis, 20, 3);
   expect(await publishingBreaches(database().pool)).toEqual([]);
 });
 
-test("with the claim replaced by read-then-write, the same publishes start several builds", async () => {
+test("with the claim replaced by read-then-write, the same test sees several builds, at the first publish and at a republish", async () => {
   const { pool, url } = wrong();
   await wrongClaim(pool);
   await switchSet(pool, "publishing", true);
   const server = await startApi(url, { publishing: publishingConfig(orchestrator.url) });
   try {
-    const results = await publishes([server], 3, await project(pool), slug());
-    expect(started(results).length).toBeGreaterThan(1);
-    await waitUntil(
-      async () => (await buildsOf(orchestrator.url, started(results)[0]?.deployment.id)).length > 1,
-      "the build service was asked for several builds",
+    await expect(oneBuildEach(pool, [server], 3, 1)).rejects.toThrow();
+    const published = await project(pool);
+    // One at a time, the wrong claim does no harm.
+    await oneBuildEach(pool, [server], 1, 2, published);
+    await expect(oneBuildEach(pool, [server], 3, 1, published)).rejects.toThrow();
+    const { rows } = await pool.query<{ builds: number }>(
+      "SELECT max(attempts)::integer AS builds FROM (SELECT count(*) AS attempts FROM publish_attempt GROUP BY deployment_id) AS counted",
     );
+    expect(rows[0]?.builds).toBeGreaterThan(3);
   } finally {
     await server.close();
   }
@@ -136,8 +148,8 @@ test("with the claim replaced by read-then-write, the same publishes start sever
 
 // ---------------------------------------------------------------- staged interleavings
 
-const CLAIM = `SELECT (c).outcome, (c).deployment_id, (c).attempt, (c).attempt_id, (c).taken_over
-  FROM (SELECT publish_claim($1, NULL, $2, 'source', 'nobody', 300, 7200, 0) AS c) AS asked`;
+const CLAIM = `SELECT outcome, (d).id AS deployment_id, (d).attempt, taken_over
+  FROM publish_claim(gen_random_uuid(), $1, NULL, $2, 'source', 'nobody', 300, 7200, 0)`;
 
 /** Claims by hand; nobody carries it out. */
 async function claimed(on: pg.Pool | pg.ClientBase, id: string, name = slug()) {
@@ -145,7 +157,6 @@ async function claimed(on: pg.Pool | pg.ClientBase, id: string, name = slug()) {
     outcome: string;
     deployment_id: string;
     attempt: number;
-    attempt_id: string;
     taken_over: number | null;
   }>(CLAIM, [id, name]);
   return rows[0] as (typeof rows)[0];
@@ -536,21 +547,75 @@ test("deployment_attempt_ends_once, deployment_numbers_grow: a late finish that 
   );
 });
 
-test.each(ATTEMPT_STATES.flatMap((from) => ATTEMPT_STATES.map((to) => ({ from, to }))))(
-  "an attempt moves from $from to $to exactly as the table says",
-  async ({ from, to }) => {
-    const { pool } = database();
-    const { deployment_id } = await claimed(pool, await project(pool));
-    const move = (state: string) =>
-      pool.query(
-        "UPDATE publish_attempt SET state = $2, finished_at = CASE WHEN $2 = 'building' THEN NULL ELSE coalesce(finished_at, now()) END WHERE deployment_id = $1",
-        [deployment_id, state],
-      );
-    if (from === "superseded") await move("live");
-    if (from !== "building") await move(from);
-    if (from === to) return;
-    const allowed: readonly string[] = ATTEMPT_TRANSITIONS[from];
-    if (allowed.includes(to)) await move(to);
-    else await expect(move(to)).rejects.toMatchObject({ constraint: "publish_attempt_ends_once" });
-  },
-);
+test("app_slug_is_derived: nobody takes a live slug away, or gives one, past the deployments", async () => {
+  const { pool } = database();
+  const name = slug();
+  const { deployment_id } = await claimed(pool, await project(pool), name);
+  for (const [sql, values] of [
+    ["DELETE FROM app_slug WHERE slug = $1", [name]],
+    ["UPDATE app_slug SET slug = 'other' WHERE slug = $1", [name]],
+    ["INSERT INTO app_slug VALUES ($1, $2)", [slug(), deployment_id]],
+    ["TRUNCATE app_slug", []],
+  ] as const) {
+    await refusedBy("app_slug_is_derived", database(), sql, [...values]);
+  }
+});
+
+test("deployment_is_told, deployment_event_is_counted: no change without its attempt and its event, no event out of its turn", async () => {
+  const { pool } = database();
+  const { deployment_id } = await claimed(pool, await project(pool));
+  for (const set of [
+    "state = 'cancelled'",
+    "state = 'live', live_attempt = attempt, live_slug = slug",
+    "attempt = attempt + 1, claimed_at = clock_timestamp()",
+    "sequence = sequence + 1",
+  ]) {
+    await refusedBy("deployment_is_told", database(), `UPDATE deployment SET ${set} WHERE id = $1`, [
+      deployment_id,
+    ]);
+  }
+  await refusedBy(
+    "deployment_event_is_counted",
+    database(),
+    "INSERT INTO deployment_event (deployment_id, sequence, message, slug, state, attempt) VALUES ($1, 500, 'm', 's', 'building', 1)",
+    [deployment_id],
+  );
+  await refusedBy("deployment_event_is_final", database(), "TRUNCATE deployment_event", []);
+});
+
+test("a dead owner's attempt to rename its app keeps nobody from the name, and its live name stays its own", async () => {
+  const { pool } = database();
+  const [live, wanted] = [slug(), slug()];
+  const id = await project(pool);
+  const { deployment_id } = await claimed(pool, id, live);
+  await pool.query("SELECT publish_finish_if_owned($1, 1, 'live', NULL, 'https://a.test', 'm', false)", [
+    deployment_id,
+  ]);
+  await claimed(pool, id, wanted);
+  const other = await project(pool);
+  expect((await claimed(pool, other, wanted)).outcome, "its owner lives").toBe("slug_taken");
+  await pool.query(
+    "UPDATE deployment SET heartbeat_at = clock_timestamp() - interval '10 minutes' WHERE id = $1",
+    [deployment_id],
+  );
+  expect((await claimed(pool, other, live)).outcome, "it is live").toBe("slug_taken");
+  expect((await claimed(pool, other, wanted)).outcome).toBe("claimed");
+  expect(await publishingBreaches(pool)).toEqual([]);
+});
+
+test.each(
+  ATTEMPT_STATES.flatMap((from) => ATTEMPT_STATES.filter((to) => to !== from).map((to) => ({ from, to }))),
+)("an attempt moves from $from to $to exactly as the table says", async ({ from, to }) => {
+  const { pool } = database();
+  const { deployment_id } = await claimed(pool, await project(pool));
+  const move = (state: string) =>
+    pool.query(
+      "UPDATE publish_attempt SET state = $2, finished_at = CASE WHEN $2 = 'building' THEN NULL ELSE coalesce(finished_at, now()) END WHERE deployment_id = $1",
+      [deployment_id, state],
+    );
+  if (from === "superseded") await move("live");
+  if (from !== "building") await move(from);
+  const allowed: readonly string[] = ATTEMPT_TRANSITIONS[from];
+  if (allowed.includes(to)) await move(to);
+  else await expect(move(to)).rejects.toMatchObject({ constraint: "publish_attempt_ends_once" });
+});

@@ -11,6 +11,7 @@ import {
   PublishAppDocument,
 } from "../support/operations.ts";
 import {
+  buildKnown,
   follow,
   project,
   publish,
@@ -60,6 +61,18 @@ async function start(knob: string | null = null, id?: string): Promise<string> {
   if (publishApp?.__typename !== "PublishStarted")
     throw new Error(`expected a start, got ${JSON.stringify(publishApp)}`);
   return publishApp.deployment.id;
+}
+
+/** Publishes a project whose owner lives, as if it did not: it may beat in between, and is silenced again. */
+async function takeOver(id: string): Promise<void> {
+  await waitUntil(async () => {
+    await database().pool.query(
+      "UPDATE deployment SET heartbeat_at = clock_timestamp() - interval '10 minutes' WHERE project_id = $1",
+      [id],
+    );
+    const { publishApp } = await a.run(PublishAppDocument, publish(id, slug()));
+    return publishApp?.__typename === "PublishStarted";
+  }, "it is taken over");
 }
 
 const cancel = (deploymentId: string, attempt = 1) =>
@@ -171,11 +184,7 @@ test("a take-over: the end of the dead attempt is told, and the new one is follo
   const deploymentId = await start("never", id);
   const stream = await follow(b.url, b.operator, { deploymentId });
   await waitUntil(() => stream.events().length > 0, "the stream has begun");
-  await database().pool.query(
-    "UPDATE deployment SET heartbeat_at = clock_timestamp() - interval '10 minutes' WHERE id = $1",
-    [uuidOf(deploymentId)],
-  );
-  await start(null, id);
+  await takeOver(id);
   expect(await stream.ended).toBe(true);
   const seen = stream.events().map((event) => `${event.deployment.attempt} ${event.deployment.state}`);
   expect([...new Set(seen)]).toEqual(["1 BUILDING", "1 FAILED", "2 BUILDING", "2 LIVE"]);
@@ -240,7 +249,7 @@ test("the listening connection is killed again and again while changes are writt
     );
     await waitUntil(async () => {
       const listening = await database().pool.query(
-        "SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'holdfast listen' AND query LIKE 'LISTEN%'",
+        "SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'holdfast listen' AND query ~ '^(LISTEN|SELECT 1)'",
       );
       return listening.rows.length === 2;
     }, "both servers listen again");
@@ -357,6 +366,54 @@ describe.concurrent("what takes the product's patience", () => {
     } finally {
       wire.cut();
       await cutOff.close();
+      await wire.close();
+    }
+  });
+
+  test("the table cannot be read, though notifications are heard: the stream ends with an error all the same", async () => {
+    const wire = await wireOpen(database().url);
+    const halfDeaf = await startApi(
+      wire.url,
+      { publishing: publishingConfig(orchestrator.url), listenDatabaseUrl: database().url },
+      true,
+    );
+    try {
+      const deploymentId = await start("never");
+      const stream = await follow(halfDeaf.url, halfDeaf.operator, { deploymentId });
+      await waitUntil(() => stream.events().length > 0, "the stream has begun");
+      wire.holdAnswersTo("");
+      expect(await stream.ended).toBe(true);
+      expect(stream.results.at(-1)?.errors?.[0]?.extensions?.["code"]).toBe("TRY_AGAIN");
+      await cancel(deploymentId);
+    } finally {
+      wire.cut();
+      await halfDeaf.close();
+      await wire.close();
+    }
+  });
+
+  test("notifications alone wake a follower: the regular look gets no answer", async () => {
+    const wire = await wireOpen(database().url);
+    const listening = await startApi(
+      wire.url,
+      { publishing: publishingConfig(orchestrator.url), listenDatabaseUrl: database().url },
+      true,
+    );
+    try {
+      const deploymentId = await start("never");
+      await buildKnown(database().pool, deploymentId);
+      const stream = await follow(listening.url, listening.operator, { deploymentId });
+      await waitUntil(() => stream.events().length > 0, "the stream has begun");
+      // The statement of the look, and no other.
+      wire.holdAnswersTo("SELECT id, sequence, state FROM deployment");
+      await tell(deploymentId, "heard");
+      await waitUntil(() => stream.events().at(-1)?.message === "heard", "the event is told");
+      expect(stream.results.every((result) => result.errors === undefined)).toBe(true);
+      stream.drop();
+      await cancel(deploymentId);
+    } finally {
+      wire.cut();
+      await listening.close();
       await wire.close();
     }
   });

@@ -6,6 +6,7 @@ import { nginxInstalled, nginxStart } from "../support/nginx.ts";
 import { PublishAppDocument } from "../support/operations.ts";
 import { type HoldfastProcess, holdfast, stopAll } from "../support/process.ts";
 import {
+  buildKnown,
   buildsOf,
   follow,
   project,
@@ -14,12 +15,14 @@ import {
   slug,
   uuidOf,
 } from "../support/publishing.ts";
-import { switchSet } from "../support/world.ts";
+import { machine, order, organizations, switchSet } from "../support/world.ts";
 
 // Publishing as processes: servers that are stopped, killed, restarted and have wrong clocks, a build service
 // beside them, a proxy in front. They run side by side, since most of it is waiting.
 
 const database = useTestDatabase();
+/** Where a worker with a short patience cleans up. */
+const other = useTestDatabase();
 const TOKEN = "publishing-process-token";
 let orchestrator: string;
 
@@ -28,12 +31,30 @@ beforeAll(async () => {
     HOLDFAST_APP_DOMAIN: "apps.test",
   });
   orchestrator = (await service.wrote(/build service is at (\S+)/))[1] as string;
-  await switchSet(database().pool, "publishing", true);
+  const { pool } = database();
+  await switchSet(pool, "publishing", true);
+  await switchSet(pool, "datacenter", true);
+  await switchSet(other().pool, "publishing", true);
+  // Stops the writers of a slug's first attempt in the middle of a write, for as long as a test has the lock.
+  await pool.query(`
+    CREATE TABLE stage (slug text, col text, lock bigint);
+    CREATE FUNCTION staged() RETURNS trigger LANGUAGE plpgsql AS $$
+    DECLARE v_lock bigint;
+    BEGIN
+      IF NEW.number = 1 THEN
+        SELECT lock INTO v_lock FROM stage WHERE slug = NEW.slug AND col = TG_ARGV[0];
+        IF FOUND THEN PERFORM pg_advisory_xact_lock(v_lock); END IF;
+      END IF;
+      RETURN NEW;
+    END $$;
+    CREATE TRIGGER staged_asked BEFORE UPDATE OF build_asked_at ON publish_attempt FOR EACH ROW EXECUTE FUNCTION staged('build_asked_at');
+    CREATE TRIGGER staged_id BEFORE UPDATE OF build_id ON publish_attempt FOR EACH ROW EXECUTE FUNCTION staged('build_id');
+    CREATE TRIGGER staged_finish BEFORE UPDATE OF finished_at ON publish_attempt FOR EACH ROW EXECUTE FUNCTION staged('finished_at');`);
 });
 afterAll(stopAll);
 
-/** Seconds after which a claim may be taken over, for processes of these tests. */
-const CLAIM_TIMEOUT = 3;
+/** All processes on one database agree on these: long enough for a busy machine, short enough to wait for. */
+const RHYTHM = { HOLDFAST_HEARTBEAT_SECONDS: "1", HOLDFAST_CLAIM_TIMEOUT_SECONDS: "8" };
 
 interface Server extends HoldfastProcess {
   readonly url: string;
@@ -46,8 +67,7 @@ async function server(environment: Record<string, string> = {}): Promise<Server>
     HOLDFAST_OPERATOR_TOKEN: TOKEN,
     HOLDFAST_SWEEP_SECONDS: "0",
     ORCHESTRATOR_URL: orchestrator,
-    HOLDFAST_HEARTBEAT_SECONDS: "1",
-    HOLDFAST_CLAIM_TIMEOUT_SECONDS: String(CLAIM_TIMEOUT),
+    ...RHYTHM,
     ...environment,
   });
   return { ...started, url: await started.served() };
@@ -127,10 +147,7 @@ describe.concurrent("publishing processes", () => {
     const [id, name] = [await project(database().pool), slug()];
     const first = await ask(a, id, name, "deaf");
     const deployment = first.deployment.id;
-    await waitUntil(
-      async () => (await buildsOf(orchestrator, deployment)).length === 1,
-      "the first build began",
-    );
+    await buildKnown(database().pool, deployment);
     a.child.kill("SIGSTOP");
     const second = await askUntilStarted(b, id, name);
     expect(second.attempt).toBe(2);
@@ -163,90 +180,90 @@ describe.concurrent("publishing processes", () => {
   });
 
   test.each([
-    ["after the claim", "OF build_asked_at", 0],
-    ["after the build was asked for", "OF build_id", 1],
-    ["before the finish", "OF finished_at", 1],
+    ["after the claim", "build_asked_at", 0],
+    ["after the build was asked for", "build_id", 1],
+    ["before the finish", "finished_at", 1],
   ] as const)(
     "kill -9 %s: a later publish works, one version is live, no build is left running",
     async (phase, column, builds) => {
       const { pool } = database();
       const [a, b] = await Promise.all([server(), server()]);
       const [id, name] = [await project(pool), slug()];
-      // The process is stopped in the middle of its write by a lock of this test's.
-      const lock = 7_000_000 + builds * 10 + column.length;
-      const trigger = `stage_${column.slice(3)}_${builds}`;
+      const lock = 7_000_000 + column.length;
       const keeper = await database().connect();
       await keeper.query("SELECT pg_advisory_lock($1)", [lock]);
-      await pool.query(`CREATE FUNCTION ${trigger}() RETURNS trigger LANGUAGE plpgsql AS $$
-      BEGIN
-        IF NEW.slug = '${name}' AND NEW.number = 1 THEN PERFORM pg_advisory_xact_lock(${lock}); END IF;
-        RETURN NEW;
-      END $$;
-      CREATE TRIGGER ${trigger} BEFORE UPDATE ${column} ON publish_attempt FOR EACH ROW EXECUTE FUNCTION ${trigger}()`);
+      await pool.query("INSERT INTO stage VALUES ($1, $2, $3)", [name, column, lock]);
       const waiting = async () =>
         (
-          await pool.query(
-            "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = $1",
+          await pool.query<{ pid: number }>(
+            "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = $1",
             [lock],
           )
-        ).rows.length > 0;
+        ).rows;
       try {
-        const first = await ask(a, id, name);
+        // A build that is asked for and not finished goes on for ever, unless somebody stops it.
+        const first = await ask(a, id, name, column === "finished_at" ? undefined : "never");
         const deployment = first.deployment.id;
-        await waitUntil(waiting, `the process is ${phase}`);
+        await waitUntil(async () => (await waiting()).length > 0, `the process is ${phase}`);
         a.child.kill("SIGKILL");
         await a.ended();
-        const { rows } = await pool.query<{ pid: number }>(
-          "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = $1",
-          [lock],
-        );
-        for (const { pid } of rows) await pool.query("SELECT pg_terminate_backend($1)", [pid]);
+        for (const { pid } of await waiting()) await pool.query("SELECT pg_terminate_backend($1)", [pid]);
+        await pool.query("DELETE FROM stage WHERE slug = $1", [name]);
         expect((await buildsOf(orchestrator, deployment)).length).toBe(builds);
-        await pool.query(`DROP TRIGGER ${trigger} ON publish_attempt; DROP FUNCTION ${trigger}()`);
         const second = await askUntilStarted(b, id, name);
         await over(deployment);
-        expect(await stateOf(deployment)).toEqual({
-          state: "live",
-          attempt: second.attempt,
-          live: second.attempt,
-          error: null,
-        });
+        const { attempt } = second;
+        expect(await stateOf(deployment)).toEqual({ state: "live", attempt, live: attempt, error: null });
         expect(await attemptsOf(deployment)).toEqual(["abandoned", "live"]);
         await noOrphan(deployment);
-        const live = (await buildsOf(orchestrator, deployment)).filter(
-          (build) => build.state === "succeeded",
-        );
-        expect(live.map((build) => build.attempt)).toContain(2);
+        const known = await buildsOf(orchestrator, deployment);
+        if (column === "build_id") {
+          expect(known.find((build) => build.attempt === 1)).toMatchObject({
+            deletes: 1,
+            state: "failed",
+            error: "The build was stopped.",
+          });
+        }
+        expect(known.find((build) => build.attempt === attempt)).toMatchObject({
+          posts: 1,
+          deletes: 0,
+          state: "succeeded",
+        });
       } finally {
         await keeper.end();
       }
     },
   );
 
-  test("kill -9 and nobody publishes again: within the time-out the attempt is FAILED, followers are told, and its build is stopped", async () => {
-    const [a, b] = await Promise.all([server(), server()]);
-    const first = await ask(a, await project(database().pool), slug(), "never");
+  test("kill -9 and nobody publishes again: a worker process ends the attempt within the time-out, followers are told, and its build is stopped", async () => {
+    // The server that is left would wait for an hour; it is the worker that cleans up.
+    const elsewhere = { DATABASE_URL: other().url, HOLDFAST_CLAIM_TIMEOUT_SECONDS: "3600" };
+    const [a, b] = await Promise.all([server(elsewhere), server(elsewhere)]);
+    const first = await ask(a, await project(other().pool), slug(), "never");
     const deployment = first.deployment.id;
-    await waitUntil(async () => (await buildsOf(orchestrator, deployment)).length === 1, "the build began");
+    await buildKnown(other().pool, deployment);
     const stream = await follow(b.url, TOKEN, { deploymentId: deployment });
     a.child.kill("SIGKILL");
+    holdfast(["worker"], { DATABASE_URL: other().url, HOLDFAST_SWEEP_SECONDS: "0", ...RHYTHM });
     expect(await stream.ended).toBe(true);
     expect(stream.events().at(-1)?.deployment).toMatchObject({
       state: "FAILED",
       error: expect.stringContaining("stopped beating"),
     });
     await noOrphan(deployment);
-    expect(await attemptsOf(deployment)).toEqual(["abandoned"]);
+    expect(await buildsOf(orchestrator, deployment)).toMatchObject([{ deletes: 1, state: "failed" }]);
+    const { rows } = await other().pool.query("SELECT state FROM publish_attempt");
+    expect(rows).toEqual([{ state: "abandoned" }]);
+    expect(await publishingBreaches(other().pool)).toEqual([]);
   });
 
   test("SIGTERM: the publish is handed back at once, its build stopped, the process ends with 0, and another publishes without waiting", async () => {
-    // Nobody could take it over within the life of this test.
-    const slow = { HOLDFAST_CLAIM_TIMEOUT_SECONDS: "3000", HOLDFAST_HEARTBEAT_SECONDS: "30" };
-    const [a, b] = await Promise.all([server(slow), server(slow)]);
+    // Nobody can take it over within the life of this test.
+    const [a, b] = await Promise.all([server(), server()]);
     const [id, name] = [await project(database().pool), slug()];
     const first = await ask(a, id, name, "never");
     const deployment = first.deployment.id;
-    await waitUntil(async () => (await buildsOf(orchestrator, deployment)).length === 1, "the build began");
+    await buildKnown(database().pool, deployment);
     const stream = await follow(b.url, TOKEN, { deploymentId: deployment });
     a.child.kill("SIGTERM");
     expect(await a.ended()).toBe(0);
@@ -286,16 +303,24 @@ describe.concurrent("publishing processes", () => {
     });
     const [ahead, behind] = await Promise.all([server(shifted(10)), server(shifted(-10))]);
     const [id, name] = [await project(pool), slug()];
+    const [acme] = (await organizations(pool, 1)) as [string];
+    await machine(pool);
+    const { data } = await send(
+      ahead.url,
+      "mutation ($input: ReserveMachineInput!) { reserveMachine(input: $input) { __typename } }",
+      order(acme),
+    );
+    expect(data?.["reserveMachine"]).toEqual({ __typename: "MachineReserved" });
     const first = await ask(ahead, id, name, "slow");
     const deploymentId = first.deployment.id;
     const stream = await follow(behind.url, TOKEN, { deploymentId, afterSequence: 0 });
     await waitUntil(async () => {
       const { rows } = await pool.query<{ long: boolean }>(
-        "SELECT clock_timestamp() > claimed_at + interval '6 seconds' AS long FROM deployment WHERE id = $1",
+        "SELECT clock_timestamp() > claimed_at + interval '12 seconds' AS long FROM deployment WHERE id = $1",
         [uuidOf(deploymentId)],
       );
       return rows[0]?.long as boolean;
-    }, "twice the time-out is over");
+    }, "more than the time-out is over");
     expect(await ask(behind, id, name)).toMatchObject({ __typename: "PublishInProgress", attempt: 1 });
     expect(await ask(ahead, id, name)).toMatchObject({ __typename: "PublishInProgress", attempt: 1 });
     const { rows } = await pool.query<{ right: boolean }>(
@@ -328,7 +353,7 @@ describe.concurrent("publishing processes", () => {
         const deploymentId = first.deployment.id;
         const stream = await follow(proxy.url, TOKEN, { deploymentId });
         await waitUntil(
-          () => stream.events().some((event) => event.message === "Starting the app."),
+          () => stream.events().some((event) => event.message === "Starting the app (simulated)."),
           "the build has said its last word",
         );
         const { rows } = await pool.query<{ at: Date }>("SELECT clock_timestamp() AS at");
@@ -364,6 +389,7 @@ describe.concurrent("publishing processes", () => {
         await proxy.stop();
       }
     },
+    400_000,
   );
 });
 

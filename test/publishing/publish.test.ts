@@ -363,7 +363,7 @@ test("PublishNotRunning: over, older, or not yet there; nothing changes", async 
     (await api.run(CancelPublishDocument, { input: { deploymentId: deployment.id, attempt } })).cancelPublish;
   expect(await cancel(2)).toMatchObject({
     __typename: "PublishNotRunning",
-    nextAction: "FOLLOW",
+    nextAction: "FIX_REQUEST",
     deployment: { state: "BUILDING", attempt: 1 },
   });
   expect((await cancel(1))?.__typename).toBe("PublishCancelled");

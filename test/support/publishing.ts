@@ -3,6 +3,7 @@ import { print } from "graphql";
 import type pg from "pg";
 import type { PublishingConfig } from "../../src/config.ts";
 import { globalIdDecode, globalIdEncode } from "../../src/graphql/globalId.ts";
+import { waitUntil } from "./barrier.ts";
 import { DeploymentEventsDocument, type DeploymentEventsSubscription } from "./operations.ts";
 import { organizations, unique } from "./world.ts";
 
@@ -14,6 +15,7 @@ export interface ListedBuild {
   readonly slug: string;
   readonly attempt: number;
   readonly posts: number;
+  readonly gets: number;
   readonly deletes: number;
   readonly state: "queued" | "building" | "succeeded" | "failed";
   readonly error: string | null;
@@ -25,6 +27,17 @@ export async function buildsOf(orchestratorUrl: string, deploymentId?: string): 
   return all.filter((build) => deploymentId === undefined || build.deploymentId === deploymentId);
 }
 
+/** Waits until the build service has the build of an attempt, and the database knows which it is. */
+export async function buildKnown(pool: pg.Pool, deploymentId: string, attempt = 1): Promise<void> {
+  await waitUntil(async () => {
+    const { rows } = await pool.query(
+      "SELECT FROM publish_attempt WHERE deployment_id = $1 AND number = $2 AND build_id IS NOT NULL",
+      [uuidOf(deploymentId), attempt],
+    );
+    return rows.length === 1;
+  }, `the build of attempt ${attempt} is known`);
+}
+
 /** Publishing as tests want it: quick beats, short time-outs. */
 export function publishingConfig(
   orchestratorUrl: string,
@@ -33,6 +46,7 @@ export function publishingConfig(
   return {
     orchestratorUrl,
     orchestratorTimeoutMs: 1000,
+    orchestratorOutageMs: 60_000,
     heartbeatSeconds: 30,
     claimTimeoutSeconds: 300,
     buildLimitSeconds: 7200,

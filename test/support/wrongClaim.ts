@@ -8,7 +8,7 @@ import type pg from "pg";
 export async function wrongClaim(pool: pg.Pool): Promise<void> {
   await pool.query(`
     CREATE OR REPLACE FUNCTION publish_claim(
-      p_project uuid, p_organization uuid, p_slug text, p_source text, p_owner text,
+      p_attempt uuid, p_project uuid, p_organization uuid, p_slug text, p_source text, p_owner text,
       p_claim_timeout_seconds integer, p_build_limit_seconds integer, p_cool_down_seconds integer
     ) RETURNS publish_claim_answer LANGUAGE plpgsql VOLATILE AS $$
     DECLARE
@@ -17,7 +17,7 @@ export async function wrongClaim(pool: pg.Pool): Promise<void> {
     BEGIN
       SELECT * INTO v FROM deployment WHERE project_id = p_project;
       IF v.state = 'building' THEN
-        a.outcome := 'in_progress'; a.deployment_id := v.id; a.attempt := v.attempt;
+        a.outcome := 'in_progress'; a.d := v;
         RETURN a;
       END IF;
       -- What a request thinks about between its read and its write.
@@ -30,10 +30,10 @@ export async function wrongClaim(pool: pg.Pool): Promise<void> {
       RETURNING * INTO v;
       UPDATE publish_attempt SET state = 'abandoned', finished_at = clock_timestamp()
       WHERE deployment_id = v.id AND state = 'building';
-      INSERT INTO publish_attempt (deployment_id, number, slug, source, owner)
-      VALUES (v.id, v.attempt, p_slug, p_source, p_owner) RETURNING id INTO a.attempt_id;
+      INSERT INTO publish_attempt (id, deployment_id, number, slug, source, owner)
+      VALUES (p_attempt, v.id, v.attempt, p_slug, p_source, p_owner);
       PERFORM deployment_event_add(v.id, 'begun');
-      a.outcome := 'claimed'; a.deployment_id := v.id; a.attempt := v.attempt;
+      a.outcome := 'claimed'; a.d := v;
       RETURN a;
     END $$`);
 }

@@ -16,7 +16,7 @@ CREATE INDEX project_list_by_organization ON project (organization_id, name, id)
 CREATE TABLE deployment (
   id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
   project_id uuid NOT NULL REFERENCES project (id),
-  -- Of the current attempt; of the live one as soon as the current one has ended without going live.
+  -- Of the current attempt; of the live one, if there is one, as soon as the current one has ended otherwise.
   slug text NOT NULL,
   state text NOT NULL,
   attempt integer NOT NULL,
@@ -147,6 +147,18 @@ END $$;
 CREATE TRIGGER deployment_slugs AFTER INSERT OR UPDATE OF slug, live_slug ON deployment
   FOR EACH ROW EXECUTE FUNCTION deployment_slugs();
 
+-- Invariant: app_slug says what the deployments say. Nobody but the trigger above writes it.
+CREATE FUNCTION app_slug_guard() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF TG_OP = 'TRUNCATE' OR pg_trigger_depth() < 2 THEN
+    RAISE EXCEPTION 'slugs follow from the deployments'
+      USING ERRCODE = 'check_violation', CONSTRAINT = 'app_slug_is_derived', TABLE = 'app_slug';
+  END IF;
+  RETURN CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
+END $$;
+CREATE TRIGGER app_slug_guard BEFORE INSERT OR UPDATE OR DELETE ON app_slug FOR EACH ROW EXECUTE FUNCTION app_slug_guard();
+CREATE TRIGGER app_slug_is_kept BEFORE TRUNCATE ON app_slug FOR EACH STATEMENT EXECUTE FUNCTION app_slug_guard();
+
 -- Invariant: an attempt keeps what it is, ends once, and what is live can only be superseded.
 CREATE FUNCTION publish_attempt_guard() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -166,6 +178,36 @@ CREATE TRIGGER publish_attempt_guard BEFORE UPDATE ON publish_attempt
 CREATE TRIGGER publish_attempt_is_kept BEFORE DELETE ON publish_attempt
   FOR EACH ROW EXECUTE FUNCTION row_is_kept();
 
+-- Invariant: a deployment, its current attempt and its last event tell the same at the end of every
+-- transaction, so that nobody follows into a gap or waits for an end that has been.
+CREATE FUNCTION deployment_is_told() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF NOT EXISTS (
+    SELECT FROM deployment d
+    JOIN publish_attempt a ON a.deployment_id = d.id AND a.number = d.attempt
+    JOIN deployment_event e ON e.deployment_id = d.id AND e.sequence = d.sequence
+    WHERE d.id = NEW.id AND e.state = d.state AND e.attempt = d.attempt
+      AND (a.state = d.state OR (a.state = 'abandoned' AND d.state = 'failed'))) THEN
+    RAISE EXCEPTION 'a deployment changes together with its attempt and with an event'
+      USING ERRCODE = 'check_violation', CONSTRAINT = 'deployment_is_told', TABLE = 'deployment';
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER deployment_is_told AFTER INSERT OR UPDATE OF state, attempt, sequence ON deployment
+  DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION deployment_is_told();
+
+-- Invariant: an event has the number that its deployment counts, so that there is no gap.
+CREATE FUNCTION deployment_event_guard() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF NEW.sequence IS DISTINCT FROM (SELECT sequence FROM deployment WHERE id = NEW.deployment_id) THEN
+    RAISE EXCEPTION 'an event has the number of its deployment''s change'
+      USING ERRCODE = 'check_violation', CONSTRAINT = 'deployment_event_is_counted', TABLE = 'deployment_event';
+  END IF;
+  RETURN NEW;
+END $$;
+CREATE TRIGGER deployment_event_guard BEFORE INSERT ON deployment_event
+  FOR EACH ROW EXECUTE FUNCTION deployment_event_guard();
+
 -- Invariant: what was told stays told.
 CREATE FUNCTION row_is_final() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -174,6 +216,8 @@ BEGIN
 END $$;
 CREATE TRIGGER deployment_event_is_final BEFORE UPDATE OR DELETE ON deployment_event
   FOR EACH ROW EXECUTE FUNCTION row_is_final();
+CREATE TRIGGER deployment_event_is_kept BEFORE TRUNCATE ON deployment_event
+  FOR EACH STATEMENT EXECUTE FUNCTION row_is_final();
 
 -- Tells every process that follows: a hint that there is something to read, sent with the commit.
 CREATE FUNCTION deployment_event_tell() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -7,22 +7,18 @@
 
 -- Appends the event for the deployment as it is now, under the row lock that the caller holds.
 CREATE FUNCTION deployment_event_add(p_deployment uuid, p_message text) RETURNS void LANGUAGE sql VOLATILE AS $$
-  WITH d AS (
-    UPDATE deployment SET sequence = sequence + 1 WHERE id = p_deployment RETURNING *
-  )
+  UPDATE deployment SET sequence = sequence + 1 WHERE id = p_deployment;
   INSERT INTO deployment_event (deployment_id, sequence, message, slug, state, attempt, claimed_at, heartbeat_at,
                                 error, live_attempt, live_slug, live_url)
   SELECT id, sequence, p_message, slug, state, attempt, claimed_at, heartbeat_at, error, live_attempt, live_slug, live_url
-  FROM d
+  FROM deployment WHERE id = p_deployment;
 $$;
 
 CREATE TYPE publish_claim_answer AS (
   -- 'claimed' | 'in_progress' | 'slug_taken' | 'cooling_down' | 'module_disabled' | 'not_found' | 'unsettled'
   outcome text,
-  deployment_id uuid,
-  attempt integer,
-  -- claimed: the attempt's id, which is the orchestrator's idempotency key.
-  attempt_id uuid,
+  -- claimed, in_progress: the row as it was judged.
+  d deployment,
   -- claimed: the attempt that was taken from an owner who had stopped beating; else null.
   taken_over integer,
   -- cooling_down.
@@ -36,9 +32,11 @@ CREATE TYPE publish_claim_answer AS (
 -- deployment_one_per_project and then goes round to the UPDATE; another project's INSERT of the same slug
 -- waits on app_slug_names_one_app, also for a first publish that is not committed yet, and then looks
 -- whose it is. 'unsettled': five rounds met five different neighbours; nothing was changed.
+-- p_attempt: the attempt's id, chosen by the caller, so that he can ask for it when the answer got lost; it
+-- is the orchestrator's idempotency key as well.
 -- Does not check the slug's grammar beyond the table's, nor reserved words.
 CREATE FUNCTION publish_claim(
-  p_project uuid, p_organization uuid, p_slug text, p_source text, p_owner text,
+  p_attempt uuid, p_project uuid, p_organization uuid, p_slug text, p_source text, p_owner text,
   p_claim_timeout_seconds integer, p_build_limit_seconds integer, p_cool_down_seconds integer
 ) RETURNS publish_claim_answer LANGUAGE plpgsql VOLATILE SET lock_timeout = '3s' AS $$
 DECLARE
@@ -47,7 +45,6 @@ DECLARE
   v_old publish_attempt;
   v_now timestamptz;
   v_constraint text;
-  v_whose uuid;
   a publish_claim_answer;
 BEGIN
   SELECT organization_id INTO v_organization FROM project
@@ -65,13 +62,15 @@ BEGIN
               THEN heartbeat_at < clock_timestamp() - make_interval(secs => p_claim_timeout_seconds)
                 OR claimed_at < clock_timestamp() - make_interval(secs => p_build_limit_seconds)
               ELSE p_cool_down_seconds = 0
-                OR claimed_at <= clock_timestamp() - make_interval(secs => p_cool_down_seconds) END
+                OR claimed_at <= clock_timestamp() - make_interval(secs => p_cool_down_seconds)
+                -- A server's end is not the customer's doing.
+                OR EXISTS (SELECT FROM publish_attempt h WHERE h.deployment_id = deployment.id
+                           AND h.number = deployment.attempt AND h.state = 'abandoned') END
       RETURNING * INTO v;
       IF NOT FOUND THEN
         SELECT * INTO v FROM deployment WHERE project_id = p_project;
         IF FOUND THEN
-          a.deployment_id := v.id;
-          a.attempt := v.attempt;
+          a.d := v;
           IF v.state = 'building' THEN
             IF v.heartbeat_at < clock_timestamp() - make_interval(secs => p_claim_timeout_seconds)
                OR v.claimed_at < clock_timestamp() - make_interval(secs => p_build_limit_seconds) THEN
@@ -95,14 +94,22 @@ BEGIN
       IF v_constraint = 'deployment_one_per_project' THEN CONTINUE; END IF;
       IF v_constraint <> 'app_slug_names_one_app' THEN RAISE; END IF;
       -- Either the owner is known by now, or he has let go of it meanwhile.
-      SELECT d.project_id INTO v_whose FROM app_slug s JOIN deployment d ON d.id = s.deployment_id WHERE s.slug = p_slug;
-      IF NOT FOUND OR v_whose = p_project THEN CONTINUE; END IF;
+      SELECT d.* INTO v FROM app_slug s JOIN deployment d ON d.id = s.deployment_id WHERE s.slug = p_slug;
+      IF NOT FOUND OR v.project_id = p_project THEN CONTINUE; END IF;
+      -- A dead owner's attempt to rename its app keeps nobody from the name.
+      IF v.slug = p_slug AND v.live_slug <> p_slug
+         AND publish_abandon_if_stale(v.id, v.attempt, p_claim_timeout_seconds, p_build_limit_seconds) THEN
+        CONTINUE;
+      END IF;
       a.outcome := 'slug_taken';
       RETURN a;
     END;
 
     UPDATE publish_attempt
-    SET state = 'abandoned', finished_at = clock_timestamp(), error = 'Its process stopped beating, and a newer publish took over.',
+    SET state = 'abandoned', finished_at = clock_timestamp(),
+        error = CASE WHEN started_at < clock_timestamp() - make_interval(secs => p_build_limit_seconds)
+                     THEN 'The build took longer than it may, and a newer publish took over.'
+                     ELSE 'Its process stopped beating, and a newer publish took over.' END,
         stop_due_at = CASE WHEN build_asked_at IS NOT NULL THEN clock_timestamp() END
     WHERE deployment_id = v.id AND state = 'building'
     RETURNING * INTO v_old;
@@ -112,16 +119,14 @@ BEGIN
       UPDATE deployment SET sequence = sequence + 1 WHERE id = v.id;
       INSERT INTO deployment_event (deployment_id, sequence, message, slug, state, attempt, claimed_at, error,
                                     live_attempt, live_slug, live_url)
-      VALUES (v.id, v.sequence + 1, format('Attempt %s was abandoned: its process stopped beating. Attempt %s takes over.', v_old.number, v.attempt),
+      VALUES (v.id, v.sequence + 1, format('Attempt %s was abandoned. %s', v_old.number, v_old.error),
               v_old.slug, 'failed', v_old.number, v_old.started_at, v_old.error, v.live_attempt, v.live_slug, v.live_url);
     END IF;
-    INSERT INTO publish_attempt (deployment_id, number, slug, source, owner, started_at)
-    VALUES (v.id, v.attempt, p_slug, p_source, p_owner, v.claimed_at)
-    RETURNING id INTO a.attempt_id;
+    INSERT INTO publish_attempt (id, deployment_id, number, slug, source, owner, started_at)
+    VALUES (p_attempt, v.id, v.attempt, p_slug, p_source, p_owner, v.claimed_at);
     PERFORM deployment_event_add(v.id, format('Attempt %s has begun.', v.attempt));
     a.outcome := 'claimed';
-    a.deployment_id := v.id;
-    a.attempt := v.attempt;
+    SELECT now INTO a.d FROM deployment now WHERE now.id = v.id;
     RETURN a;
   END LOOP;
   a.outcome := 'unsettled';

@@ -2,6 +2,7 @@
 // twice. One statement is one transaction.
 import type { Db } from "../../database/client.ts";
 import { withRetry } from "../../database/violation.ts";
+import { DEPLOYMENT_COLUMNS, type DeploymentRow } from "../rows.ts";
 
 /** The right to carry out one attempt. The attempt's number is the fence: every write names it. */
 export interface Claim {
@@ -11,10 +12,14 @@ export interface Claim {
   readonly attemptId: string;
   readonly slug: string;
   readonly source: string;
+  /** performance.now() before the claim was asked for: it is at least as young as that. */
+  readonly askedAt: number;
 }
 
 /** What publish_claim is asked. */
 export interface PublishClaimCall {
+  /** Id for the attempt, chosen by the caller. */
+  readonly attemptId: string;
   readonly projectId: string;
   /** Organization that the caller is limited to; null: none. */
   readonly organizationId: string | null;
@@ -29,19 +34,19 @@ export interface PublishClaimCall {
 }
 
 /** What publish_claim answers. */
-export interface PublishClaimAnswer {
-  readonly outcome:
-    | "claimed"
-    | "in_progress"
-    | "slug_taken"
-    | "cooling_down"
-    | "module_disabled"
-    | "not_found"
-    | "unsettled";
-  readonly deploymentId: string | null;
-  readonly attempt: number | null;
-  readonly attemptId: string | null;
-  /** The attempt that was taken from a silent owner, if any. */
+export type PublishClaimAnswer =
+  | {
+      readonly outcome: "claimed";
+      readonly deployment: DeploymentRow;
+      /** The attempt that was taken from a silent owner, if any. */
+      readonly takenOver: number | null;
+    }
+  | { readonly outcome: "in_progress"; readonly deployment: DeploymentRow }
+  | { readonly outcome: "cooling_down"; readonly retryAt: Date; readonly retryAfterMs: number }
+  | { readonly outcome: "slug_taken" | "module_disabled" | "not_found" | "unsettled" };
+
+interface ClaimRow extends DeploymentRow {
+  readonly outcome: PublishClaimAnswer["outcome"];
   readonly takenOver: number | null;
   readonly retryAt: Date | null;
   readonly retryAfterMs: number | null;
@@ -50,16 +55,35 @@ export interface PublishClaimAnswer {
 /** Takes the right to publish, or says who or what is in the way. @throws TryAgain when the row stays locked. */
 export async function publishClaim(db: Db, call: PublishClaimCall): Promise<PublishClaimAnswer> {
   const rows = await withRetry(
-    () => db.$queryRaw<PublishClaimAnswer[]>`
-      SELECT c.outcome, c.deployment_id AS "deploymentId", c.attempt, c.attempt_id AS "attemptId",
-             c.taken_over AS "takenOver", c.retry_at AS "retryAt",
+    () => db.$queryRaw<ClaimRow[]>`
+      SELECT c.outcome, ${DEPLOYMENT_COLUMNS}, c.taken_over AS "takenOver", c.retry_at AS "retryAt",
              greatest(1, ceil(extract(epoch FROM c.retry_at - clock_timestamp()) * 1000))::float8 AS "retryAfterMs"
-      FROM publish_claim(${call.projectId}::uuid, ${call.organizationId}::uuid, ${call.slug}, ${call.source}, ${call.owner},
-                         ${call.claimTimeoutSeconds}::integer, ${call.buildLimitSeconds}::integer,
-                         ${call.coolDownSeconds}::integer) c`,
+      FROM publish_claim(${call.attemptId}::uuid, ${call.projectId}::uuid, ${call.organizationId}::uuid, ${call.slug},
+                         ${call.source}, ${call.owner}, ${call.claimTimeoutSeconds}::integer,
+                         ${call.buildLimitSeconds}::integer, ${call.coolDownSeconds}::integer) c,
+           LATERAL (SELECT (c.d).*) d`,
   );
   if (rows[0] === undefined) throw new Error("publish_claim returned no row");
-  return rows[0];
+  const { outcome, takenOver, retryAt, retryAfterMs, ...deployment } = rows[0];
+  switch (outcome) {
+    case "claimed":
+      return { outcome, deployment, takenOver };
+    case "in_progress":
+      return { outcome, deployment };
+    case "cooling_down":
+      if (retryAt === null || retryAfterMs === null) throw new Error("publish_claim named no instant");
+      return { outcome, retryAt, retryAfterMs };
+    default:
+      return { outcome };
+  }
+}
+
+/** The claim that was made under this attempt id, if one was and still builds. */
+export async function claimByAttempt(db: Db, attemptId: string, askedAt: number): Promise<Claim | null> {
+  const rows = await db.$queryRaw<Omit<Claim, "askedAt">[]>`
+    SELECT a.deployment_id AS "deploymentId", a.number AS attempt, a.id AS "attemptId", a.slug, a.source
+    FROM publish_attempt a WHERE a.id = ${attemptId}::uuid AND a.state = 'building'`;
+  return rows[0] === undefined ? null : { ...rows[0], askedAt };
 }
 
 /** A beat. @returns false when the claim is lost. */
@@ -143,7 +167,10 @@ export interface StaleClaim {
   readonly attempt: number;
 }
 
-/** Claims whose owner is silent for longer than the time-out, or builds for longer than the limit. */
+/**
+ * Claims whose owner is silent for longer than the time-out, or builds for longer than the limit (for the
+ * reaper: with the time-out on top, since an owner that lives ends its attempt at the limit by itself).
+ */
 export async function staleClaims(
   db: Db,
   claimTimeoutSeconds: number,
