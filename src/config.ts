@@ -29,11 +29,13 @@ const environment = z.object({
     .regex(/^[\x21-\x7e]{20,500}$/, { error: "must have 20 to 500 printable characters without spaces" })
     .optional(),
   HOLDFAST_HOLD_SECONDS: whole(900, 1, 2_592_000),
+  HOLDFAST_RACK_HOLD_SECONDS: whole(14_400, 1, 2_592_000),
   HOLDFAST_HOLD_LIMIT: whole(10, 0, 100_000),
   HOLDFAST_COOL_DOWN_SECONDS: whole(0, 0, 86_400),
   HOLDFAST_SWEEP_SECONDS: whole(60, 0, 86_400),
   ORCHESTRATOR_URL: httpUrl.transform((value) => value.replace(/\/+$/, "")).optional(),
   HOLDFAST_ORCHESTRATOR_TIMEOUT_SECONDS: whole(10, 1, 300),
+  HOLDFAST_ORCHESTRATOR_OUTAGE_SECONDS: whole(60, 0, 86_400),
   HOLDFAST_HEARTBEAT_SECONDS: whole(30, 1, 3600),
   HOLDFAST_CLAIM_TIMEOUT_SECONDS: whole(300, 2, 86_400),
   HOLDFAST_BUILD_LIMIT_SECONDS: whole(7200, 1, 604_800),
@@ -67,6 +69,8 @@ export interface PublishingConfig {
   readonly orchestratorUrl: string | null;
   /** How long one call of the build service may take, in milliseconds. */
   readonly orchestratorTimeoutMs: number;
+  /** For how long a running build bears a build service that cannot be asked, in milliseconds. */
+  readonly orchestratorOutageMs: number;
   /** Seconds between two beats of a running publish. */
   readonly heartbeatSeconds: number;
   /** Seconds without a beat after which a claim may be taken over; at least two heartbeats. */
@@ -102,6 +106,8 @@ export interface Config {
   readonly operatorToken: string | null;
   /** How long a hold lasts, in seconds. */
   readonly holdSeconds: number;
+  /** How long rack units are held, in seconds. */
+  readonly rackHoldSeconds: number;
   /** Machines that an organization may hold at one time, unless it has a limit of its own. */
   readonly holdLimit: number;
   /** Seconds between two new holds of one organization; 0 = no cool-down. */
@@ -165,12 +171,14 @@ export function configRead(variables: NodeJS.ProcessEnv = process.env): Config {
     demo: env.HOLDFAST_DEMO && env.DATABASE_URL === undefined,
     operatorToken: env.HOLDFAST_OPERATOR_TOKEN ?? null,
     holdSeconds: env.HOLDFAST_HOLD_SECONDS,
+    rackHoldSeconds: env.HOLDFAST_RACK_HOLD_SECONDS,
     holdLimit: env.HOLDFAST_HOLD_LIMIT,
     coolDownSeconds: env.HOLDFAST_COOL_DOWN_SECONDS,
     sweepSeconds: env.HOLDFAST_SWEEP_SECONDS,
     publishing: {
       orchestratorUrl: env.ORCHESTRATOR_URL ?? null,
       orchestratorTimeoutMs: env.HOLDFAST_ORCHESTRATOR_TIMEOUT_SECONDS * 1000,
+      orchestratorOutageMs: env.HOLDFAST_ORCHESTRATOR_OUTAGE_SECONDS * 1000,
       heartbeatSeconds: env.HOLDFAST_HEARTBEAT_SECONDS,
       claimTimeoutSeconds: env.HOLDFAST_CLAIM_TIMEOUT_SECONDS,
       buildLimitSeconds: env.HOLDFAST_BUILD_LIMIT_SECONDS,

@@ -2,6 +2,7 @@ import type { GraphQLSchema } from "graphql";
 import "../access/graphql.ts";
 import "../inventory/graphql.ts";
 import "../publishing/graphql.ts";
+import "../racks/graphql.ts";
 import "../reservations/graphql.ts";
 import "../workers/graphql.ts";
 import "./node.ts";

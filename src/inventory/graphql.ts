@@ -72,7 +72,15 @@ const MachineAvailabilityRef = builder.enumType("MachineAvailability", {
   } as const,
 });
 
-const SiteRef = builder.objectRef<SiteRow>("Site");
+export const RackDepthRef = builder.enumType("RackDepth", {
+  description: "How much of a rack's depth something takes.",
+  values: {
+    HALF: { value: "half", description: "One face only; the other stays free." },
+    FULL: { value: "full", description: "The front and the rear." },
+  } as const,
+});
+
+export const SiteRef = builder.objectRef<SiteRow>("Site");
 builder.node(SiteRef, {
   description: "A place where machines stand.",
   id: { resolve: (site) => site.id },
@@ -123,6 +131,16 @@ builder.node(MachineRef, {
       description: "What the database says about it at this moment.",
       resolve: (machine) => machine.availability,
     }),
+    heightUnits: t.exposeInt("heightUnits", { description: "Rack units that it takes, from its feet up." }),
+    depth: t.field({
+      type: RackDepthRef,
+      description: "FULL: it takes the front and the rear of its units.",
+      resolve: (machine) => machine.depth,
+    }),
+    powerWatts: t.exposeInt("powerWatts", {
+      nullable: true,
+      description: "What it draws at most, in watts; null where it is not known.",
+    }),
   }),
 });
 
@@ -144,6 +162,10 @@ const RejectionReasonRef = builder.enumType("RejectionReason", {
     TOO_LITTLE_MEMORY: { value: "too_little_memory", description: "Less memory than asked for." },
     TOO_LITTLE_STORAGE: { value: "too_little_storage", description: "Less storage than asked for." },
     MISSING_LABEL: { value: "missing_label", description: "A label that was asked for is missing." },
+    NOT_INSTALLED: {
+      value: "not_installed",
+      description: "It stands in no rack, and the order asks for one that does.",
+    },
     NOT_READY: { value: "not_ready", description: "Its status keeps it out of sale." },
     HELD: { value: "held", description: "It is held for another order." },
     BOUND: { value: "bound", description: "It serves a customer." },
@@ -341,7 +363,7 @@ const AssetTagTakenRef = builder.objectRef<AssetTagTaken>("AssetTagTaken").imple
   interfaces: [RefusalRef],
   fields: (t) => ({ assetTag: t.exposeString("assetTag", { description: "The asset tag." }) }),
 });
-const SiteNotFoundRef = builder.objectRef<SiteNotFound>("SiteNotFound").implement({
+export const SiteNotFoundRef = builder.objectRef<SiteNotFound>("SiteNotFound").implement({
   description: "No site has this code.",
   interfaces: [RefusalRef],
   fields: (t) => ({ siteCode: t.exposeString("siteCode", { description: "The code that was sent." }) }),
@@ -400,6 +422,9 @@ const CreateMachineInput = builder.inputType("CreateMachineInput", {
       description: "What else orders may ask for; at most 64 labels of 100 characters.",
     }),
     status: t.field({ type: MachineStatusRef, description: "Left out: PLANNED, which is not for sale." }),
+    heightUnits: t.int({ description: "Rack units that it takes, 1 to 100. Left out: 1." }),
+    depth: t.field({ type: RackDepthRef, description: "Left out: FULL." }),
+    powerWatts: t.int({ description: "What it draws at most, 0 to 1,000,000 W. Left out: not known." }),
   }),
 });
 const SetMachineStatusInput = builder.inputType("SetMachineStatusInput", {
@@ -432,6 +457,9 @@ export const MachineRequirementsInput = builder.inputType("MachineRequirements",
     minMemoryGib: t.int({ description: "At least so much memory, in GiB." }),
     minStorageGib: t.int({ description: "At least so much storage, in GiB." }),
     labels: t.stringList({ description: "All of these labels." }),
+    installed: t.boolean({
+      description: "true: only machines that stand in a rack. false does not restrict.",
+    }),
   }),
 });
 

@@ -39,7 +39,15 @@ export type ImportResult =
   | { readonly kind: "ImportRefused"; readonly problems: readonly ImportProblem[]; readonly rows: number };
 
 const REQUIRED = ["asset_tag", "site", "manufacturer", "model", "cpu_cores", "memory_gib", "storage_gib"];
-const OPTIONAL = ["location", "labels", "status", "monthly_price_eur"];
+const OPTIONAL = [
+  "location",
+  "labels",
+  "status",
+  "monthly_price_eur",
+  "height_units",
+  "depth",
+  "power_watts",
+];
 const MAX_ROWS = 200_000;
 const MAX_PROBLEMS = 1000;
 const PROGRESS_EVERY = 10_000;
@@ -62,7 +70,8 @@ type ImportedMachine = z.output<typeof importedMachine> & {
  * reported with line and column, those of the file together with those that the database sees in its
  * good rows (the first 1,000, and how many more). At most 200,000 rows, 2,000,000 lines
  * and 64 MiB.
- * A held or bound machine keeps its identity, and every existing machine its status. White space
+ * A held or bound machine keeps its identity, an installed one its site, height and depth, and every
+ * existing machine its status. White space
  * around a value is dropped, and a line end within a quoted value is read as a line feed.
  * @throws TryAgain when a machine of the file stays locked; whatever the source throws.
  */

@@ -2,9 +2,16 @@ import { z } from "zod";
 import { globalIdOf } from "../graphql/globalId.ts";
 import { optional, text, wholeNumber } from "../graphql/input.ts";
 import { REJECTION_REASONS } from "./rejections.ts";
-import { MACHINE_AVAILABILITIES, MACHINE_STATUSES } from "./rows.ts";
+import { MACHINE_AVAILABILITIES, MACHINE_DEPTHS, MACHINE_STATUSES } from "./rows.ts";
 
 const siteCode = text(50);
+/** Rack units: whole ones. */
+export const heightUnits = z
+  .number()
+  .int()
+  .min(1, "must be at least 1: machines of 0 units, and half units, cannot be placed yet")
+  .max(100, "must be at most 100");
+export const powerWatts = wholeNumber(0, 1_000_000);
 const labels = z.array(text(100)).max(64, "must have at most 64 entries");
 
 export const createSiteInput = z.object({ code: siteCode, name: text(200) });
@@ -18,6 +25,9 @@ export const createMachineInput = z.object({
   storageGib: wholeNumber(0, 1_000_000_000),
   labels: optional(labels),
   status: optional(z.enum(MACHINE_STATUSES)),
+  heightUnits: optional(heightUnits),
+  depth: optional(z.enum(MACHINE_DEPTHS)),
+  powerWatts: optional(powerWatts),
 });
 export const setMachineStatusInput = z.object({
   machineId: globalIdOf("Machine"),
@@ -39,6 +49,7 @@ export const machineRequirements = z.object({
   minMemoryGib: optional(wholeNumber(0, 100_000_000)),
   minStorageGib: optional(wholeNumber(0, 1_000_000_000)),
   labels: optional(labels),
+  installed: optional(z.boolean()),
 });
 export const candidateFilter = z.object({
   verdict: optional(z.enum(["eligible", "rejected"])),
@@ -94,5 +105,11 @@ export const importedMachine = z
           return Number(euros) * 100 + Number(cents.padEnd(2, "0"));
         }),
     ),
+    height_units: blank(digits(heightUnits)),
+    depth: z.preprocess(
+      (value) => (typeof value === "string" && value !== "" ? value.toLowerCase() : null),
+      z.enum(MACHINE_DEPTHS, { error: "must be half or full" }).nullable(),
+    ),
+    power_watts: blank(digits(powerWatts)),
   })
   .transform(({ monthly_price_eur, ...row }) => ({ ...row, monthly_price_cents: monthly_price_eur }));

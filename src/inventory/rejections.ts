@@ -13,6 +13,7 @@ export const REJECTION_KINDS = {
   too_little_memory: "FILTERED",
   too_little_storage: "FILTERED",
   missing_label: "FILTERED",
+  not_installed: "FILTERED",
   not_ready: "FILTERED",
   held: "EXHAUSTED",
   bound: "EXHAUSTED",
@@ -68,6 +69,8 @@ function compared(
       return [`${requirements.minStorageGib} GiB`, `${machine.storageGib} GiB`];
     case "missing_label":
       return [(requirements.labels ?? []).join(", "), machine.labels.join(", ")];
+    case "not_installed":
+      return ["in a rack", "in no rack"];
     case "not_ready":
       return ["READY", machine.status.toUpperCase()];
     case "held":

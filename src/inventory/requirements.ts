@@ -7,6 +7,8 @@ export interface MachineRequirements {
   readonly minMemoryGib: number | null;
   readonly minStorageGib: number | null;
   readonly labels: readonly string[] | null;
+  /** true: only machines that stand in a rack; false and null do not restrict. */
+  readonly installed: boolean | null;
 }
 
 /**
@@ -24,6 +26,7 @@ export function requirementsCanonical(requirements: MachineRequirements): Record
     ["min_memory_gib", requirements.minMemoryGib],
     ["min_storage_gib", requirements.minStorageGib],
     ["labels", labels.length === 0 ? null : labels],
+    ["installed", requirements.installed === true ? true : null],
   ];
   return Object.fromEntries(entries.filter(([, value]) => value !== null));
 }

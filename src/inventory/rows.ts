@@ -16,6 +16,10 @@ export type MachineStatus = (typeof MACHINE_STATUSES)[number];
 export const MACHINE_AVAILABILITIES = ["free", "held", "bound", "not_ready"] as const;
 export type MachineAvailability = (typeof MACHINE_AVAILABILITIES)[number];
 
+/** How much of a rack's depth a machine takes, as the database calls it. */
+export const MACHINE_DEPTHS = ["half", "full"] as const;
+export type MachineDepth = (typeof MACHINE_DEPTHS)[number];
+
 export interface SiteRow {
   readonly id: string;
   readonly code: string;
@@ -42,6 +46,12 @@ export interface MachineRow {
   readonly reservationId: string | null;
   readonly heldUntil: Date | null;
   readonly bindingId: string | null;
+  /** Rack units that it takes, from its feet up. */
+  readonly heightUnits: number;
+  /** `full`: it takes the front and the rear. */
+  readonly depth: MachineDepth;
+  /** What it draws at most; null: not known. */
+  readonly powerWatts: number | null;
 }
 
 /** The columns of MachineRow, read from machine_now as `m`. */
@@ -49,4 +59,5 @@ export const MACHINE_COLUMNS = Prisma.sql`
   m.id, m.asset_tag AS "assetTag", m.site_id AS "siteId", m.site_code AS "siteCode", m.location,
   m.manufacturer, m.model, m.cpu_cores AS "cpuCores", m.memory_gib AS "memoryGib",
   m.storage_gib AS "storageGib", m.labels, m.monthly_price_cents AS "monthlyPriceCents", m.status,
-  m.availability, m.reservation_id AS "reservationId", m.held_until AS "heldUntil", m.binding_id AS "bindingId"`;
+  m.availability, m.reservation_id AS "reservationId", m.held_until AS "heldUntil", m.binding_id AS "bindingId",
+  m.height_units AS "heightUnits", m.depth, m.power_watts AS "powerWatts"`;

@@ -261,11 +261,13 @@ const AlreadyReservedRef = reservationRefusal(
 );
 const ReservationExpiredRef = reservationRefusal("ReservationExpired", "The hold's deadline has passed.");
 const ReservationCancelledRef = reservationRefusal("ReservationCancelled", "The reservation was cancelled.");
-const IdempotencyKeyReusedRef = builder.objectRef<IdempotencyKeyReused>("IdempotencyKeyReused").implement({
-  description: "The key was used before with other arguments.",
-  interfaces: [RefusalRef],
-  fields: (t) => ({ idempotencyKey: t.exposeString("idempotencyKey", { description: "The key." }) }),
-});
+export const IdempotencyKeyReusedRef = builder
+  .objectRef<IdempotencyKeyReused>("IdempotencyKeyReused")
+  .implement({
+    description: "The key was used before with other arguments.",
+    interfaces: [RefusalRef],
+    fields: (t) => ({ idempotencyKey: t.exposeString("idempotencyKey", { description: "The key." }) }),
+  });
 const HoldLimitReachedRef = builder.objectRef<HoldLimitReached>("HoldLimitReached").implement({
   description: "The organization holds as many machines as it may.",
   interfaces: [RefusalRef],

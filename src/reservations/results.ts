@@ -121,6 +121,7 @@ const REASON_WORDS: Record<RejectionCount["reason"], string> = {
   too_little_memory: "with too little memory",
   too_little_storage: "with too little storage",
   missing_label: "without a label that was asked for",
+  not_installed: "not installed in a rack",
   not_ready: "not ready for sale",
   held: "held for other orders",
   bound: "serving customers",

@@ -1,5 +1,5 @@
 // Expires overdue holds. A cleaner, not a guard: every answer is right without it.
-// Twice at once: sweepers share the work; reservation_expire passes over what another one has locked
+// Twice at once: sweepers share the work; reservation_expire (rack_reservation_expire) passes over what another one has locked
 // and judges the deadline again under the lock, so that each hold is expired once.
 
 import { hostname } from "node:os";
@@ -17,39 +17,65 @@ export interface SweepReport {
 const BATCH = 100;
 const KEPT_DAYS = 7;
 
+interface Overdue {
+  readonly id: string;
+  readonly expiresAt: string;
+}
+
+/** The two kinds of hold: how to find what fell due after a place in the order, and how to expire one. */
+const KINDS = [
+  {
+    what: "an overdue hold",
+    batch: (db: Db, started: string, last: Overdue) => db.$queryRaw<Overdue[]>`
+      SELECT id, expires_at::text AS "expiresAt" FROM reservation
+      WHERE state = 'held' AND expires_at <= ${started}::timestamptz
+        AND (expires_at, id) > (${last.expiresAt}::timestamptz, ${last.id}::uuid)
+      ORDER BY expires_at, id LIMIT ${BATCH}`,
+    expire: (db: Db, id: string) => db.$queryRaw<{ outcome: "expired" | "busy" | "not_due" }[]>`
+      SELECT reservation_expire(${id}::uuid) AS outcome`,
+  },
+  {
+    what: "an overdue rack hold",
+    batch: (db: Db, started: string, last: Overdue) => db.$queryRaw<Overdue[]>`
+      SELECT id, expires_at::text AS "expiresAt" FROM rack_reservation
+      WHERE state = 'held' AND expires_at <= ${started}::timestamptz
+        AND (expires_at, id) > (${last.expiresAt}::timestamptz, ${last.id}::uuid)
+      ORDER BY expires_at, id LIMIT ${BATCH}`,
+    expire: (db: Db, id: string) => db.$queryRaw<{ outcome: "expired" | "busy" | "not_due" }[]>`
+      SELECT rack_reservation_expire(${id}::uuid) AS outcome`,
+  },
+] as const;
+
 /**
- * Expires every hold that is overdue now, each in a transaction of its own, so that one odd row never
- * stops the rest; then records the sweep.
+ * Expires every hold of a machine or of rack units that is overdue now, each in a transaction of its own,
+ * so that one odd row never stops the rest; then records the sweep.
  */
 export async function sweep(db: Db, log: Log, signal?: AbortSignal): Promise<SweepReport> {
   const started = (await db.$queryRaw<{ at: string }[]>`SELECT clock_timestamp()::text AS at`)[0]?.at ?? "";
   const stopped = () => signal?.aborted ?? false;
   let expired = 0;
   let failed = 0;
-  let last = { expiresAt: "-infinity", id: "00000000-0000-0000-0000-000000000000" };
-  while (!stopped()) {
-    const batch = await db.$queryRaw<{ id: string; expiresAt: string }[]>`
-      SELECT id, expires_at::text AS "expiresAt" FROM reservation
-      WHERE state = 'held' AND expires_at <= ${started}::timestamptz
-        AND (expires_at, id) > (${last.expiresAt}::timestamptz, ${last.id}::uuid)
-      ORDER BY expires_at, id LIMIT ${BATCH}`;
-    for (const { id } of batch) {
-      if (stopped()) break;
-      try {
-        const rows = await db.$queryRaw<{ outcome: "expired" | "busy" | "not_due" }[]>`
-          SELECT reservation_expire(${id}::uuid) AS outcome`;
-        if (rows[0]?.outcome === "expired") expired += 1;
-      } catch (error) {
-        failed += 1;
-        log.error(
-          { err: error, reservationId: id },
-          "an overdue hold could not be expired; the next sweep tries again",
-        );
+  for (const kind of KINDS) {
+    let last: Overdue = { expiresAt: "-infinity", id: "00000000-0000-0000-0000-000000000000" };
+    while (!stopped()) {
+      const batch = await kind.batch(db, started, last);
+      for (const { id } of batch) {
+        if (stopped()) break;
+        try {
+          const rows = await kind.expire(db, id);
+          if (rows[0]?.outcome === "expired") expired += 1;
+        } catch (error) {
+          failed += 1;
+          log.error(
+            { err: error, reservationId: id },
+            `${kind.what} could not be expired; the next sweep tries again`,
+          );
+        }
       }
+      const end = batch.at(-1);
+      if (end === undefined) break;
+      last = end;
     }
-    const end = batch.at(-1);
-    if (end === undefined) break;
-    last = end;
   }
   await db.$executeRaw`
     WITH old AS (DELETE FROM sweep WHERE finished_at < clock_timestamp() - make_interval(days => ${KEPT_DAYS}::integer))
@@ -102,7 +128,8 @@ export interface SweeperFigures {
 export async function sweeperFigures(db: Db): Promise<SweeperFigures> {
   const rows = await db.$queryRaw<SweeperFigures[]>`
     SELECT s.finished_at AS "lastRanAt", s.expired AS "lastExpired", s.failed AS "lastFailed", s.worker AS "lastWorker",
-           (SELECT count(*)::integer FROM reservation WHERE state = 'held' AND expires_at <= statement_timestamp()) AS overdue
+           (SELECT count(*)::integer FROM reservation WHERE state = 'held' AND expires_at <= statement_timestamp())
+           + (SELECT count(*)::integer FROM rack_reservation WHERE state = 'held' AND expires_at <= statement_timestamp()) AS overdue
     FROM (SELECT 1) AS one LEFT JOIN LATERAL (SELECT * FROM sweep ORDER BY finished_at DESC LIMIT 1) s ON true`;
   return rows[0] as SweeperFigures;
 }

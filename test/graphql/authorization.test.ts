@@ -20,7 +20,7 @@ import { schema } from "../../src/graphql/schema.ts";
 import { startApi, type TestApi } from "../support/api.ts";
 import { useTestDatabase } from "../support/database.ts";
 import { project, slug } from "../support/publishing.ts";
-import { clear, hold, machine, organizations, switchSet, unique } from "../support/world.ts";
+import { clear, hold, machine, organizations, rack, switchSet, unique } from "../support/world.ts";
 
 // Who may do what, walked over the schema: what is new fails here until somebody has decided.
 
@@ -37,6 +37,8 @@ const MATRIX: Record<string, readonly TokenRole[]> = {
   "Query.reservations": ["operator", "storefront", "tenant"],
   "Query.sweeper": ["operator"],
   "Query.projects": ["operator", "tenant"],
+  "Query.racks": ["operator"],
+  "Query.rackSpace": ["operator"],
   "Mutation.createOrganization": ["operator"],
   "Mutation.setHoldLimit": ["operator"],
   "Mutation.createApiToken": ["operator"],
@@ -51,6 +53,14 @@ const MATRIX: Record<string, readonly TokenRole[]> = {
   "Mutation.cancelReservation": ["operator", "storefront", "tenant"],
   "Mutation.extendReservation": ["operator", "storefront", "tenant"],
   "Mutation.releaseBinding": ["operator", "storefront", "tenant"],
+  "Mutation.createRack": ["operator"],
+  "Mutation.updateRack": ["operator"],
+  "Mutation.reserveRackUnits": ["operator"],
+  "Mutation.promoteRackReservation": ["operator"],
+  "Mutation.cancelRackReservation": ["operator"],
+  "Mutation.removePlacement": ["operator"],
+  "Mutation.movePlacements": ["operator"],
+  "Mutation.setMachineGeometry": ["operator"],
   "Mutation.createProject": ["operator", "tenant"],
   "Mutation.publishApp": ["operator", "tenant"],
   "Mutation.cancelPublish": ["operator", "tenant"],
@@ -67,11 +77,16 @@ const ID_TYPES: Record<string, string> = {
   reservationId: "Reservation",
   bindingId: "ServiceBinding",
   projectId: "Project",
+  rackId: "Rack",
+  rackReservationId: "RackReservation",
+  placementId: "Placement",
   deploymentId: "Deployment",
 };
 
 /** Node types that belong to nobody: everyone who may reserve sees all of them. */
 const SHARED = ["Site"];
+/** Node types that only operators see. */
+const INTERNAL = ["Rack", "RackReservation", "Placement"];
 
 /** Makes an object of this organization for every other Node type, and returns its uuid. */
 const FACTORIES: Record<string, (organization: string) => Promise<string>> = {
@@ -92,18 +107,40 @@ const FACTORIES: Record<string, (organization: string) => Promise<string>> = {
     );
     return (rows[0] as { id: string }).id;
   },
+  Rack: async () => (await placed()).rackId,
+  RackReservation: async () => (await placed()).placementId,
+  Placement: async () => (await placed()).placementId,
   Project: (organization) => project(database().pool, organization),
   Deployment: async (organization) => (await claimed(organization)).deployment_id,
   PublishAttempt: async (organization) => (await claimed(organization)).attempt_id,
 };
 
+/** A machine that stands in a rack. */
+async function placed(): Promise<{ rackId: string; placementId: string }> {
+  const { pool } = database();
+  const machineId = await machine(pool);
+  const rackId = await rack(pool);
+  const { rows } = await pool.query<{ id: string }>(
+    "SELECT reservation_id AS id FROM rack_reserve($1, 1, NULL, 'front', 'full', 0, 'p', $2, '{}', 900)",
+    [rackId, unique("key")],
+  );
+  const placementId = (rows[0] as { id: string }).id;
+  await pool.query("SELECT rack_promote($1, $2)", [placementId, machineId]);
+  return { rackId, placementId };
+}
+
 /** A publish that nobody carries out. */
 async function claimed(organization: string): Promise<{ deployment_id: string; attempt_id: string }> {
-  const { rows } = await database().pool.query(
-    "SELECT deployment_id, attempt_id FROM publish_claim($1, NULL, $2, 'source', 'nobody', 300, 7200, 0)",
+  const { rows } = await database().pool.query<{ deployment_id: string }>(
+    "SELECT (d).id AS deployment_id FROM publish_claim(gen_random_uuid(), $1, NULL, $2, 'source', 'nobody', 300, 7200, 0)",
     [await project(database().pool, organization), slug()],
   );
-  return rows[0] as { deployment_id: string; attempt_id: string };
+  const { deployment_id } = rows[0] as { deployment_id: string };
+  const attempts = await database().pool.query<{ attempt_id: string }>(
+    "SELECT id AS attempt_id FROM publish_attempt WHERE deployment_id = $1",
+    [deployment_id],
+  );
+  return { deployment_id, attempt_id: (attempts.rows[0] as { attempt_id: string }).attempt_id };
 }
 
 const database = useTestDatabase();
@@ -250,7 +287,7 @@ const nodeInterface = schema.getType("Node");
 const NODE_TYPES = isInterfaceType(nodeInterface)
   ? schema.getPossibleTypes(nodeInterface).map((type) => type.name)
   : [];
-const OWNED_TYPES = NODE_TYPES.filter((type) => !SHARED.includes(type));
+const OWNED_TYPES = NODE_TYPES.filter((type) => !SHARED.includes(type) && !INTERNAL.includes(type));
 const NODE = "query ($id: ID!) { node(id: $id) { __typename id } }";
 const NODES = "query ($ids: [ID!]!) { nodes(ids: $ids) { __typename id } }";
 
@@ -286,6 +323,15 @@ test.each(OWNED_TYPES)("a %s of another organization answers a tenant like an un
     data: { nodes: [own, null, own] },
     errors: undefined,
   });
+});
+
+test.each(
+  INTERNAL.flatMap((type) => ["tenant", "storefront"].map((role) => ({ type, role: role as TokenRole }))),
+)("a $role sees no $type", async ({ type, role }) => {
+  const id = await make(type, acme);
+  const hidden = await whole(NODE, { id }, secretOf(role));
+  expect(hidden).toEqual(await whole(NODE, { id: globalIdEncode(type, randomUUID()) }, secretOf(role)));
+  expect(hidden.data).toEqual({ node: null });
 });
 
 test.each(NODE_TYPES)("a METER sees no %s, not even of its own organization", async (type) => {
@@ -448,7 +494,10 @@ const ID_PLACES = ROOT_FIELDS.filter(({ name }) => !["Query.node", "Query.nodes"
 );
 
 function idPaths(type: GraphQLInputType, path: string[]): string[][] {
-  if (isNonNullType(type) || isListType(type)) return idPaths(type.ofType, path);
+  if (isNonNullType(type)) return idPaths(type.ofType, path);
+  // Of a list of inputs, the first one.
+  if (isListType(type))
+    return idPaths(type.ofType, isInputObjectType(getNamedType(type)) ? [...path, "0"] : path);
   if (isInputObjectType(type))
     return Object.values(type.getFields()).flatMap((field) => idPaths(field.type, [...path, field.name]));
   return type.name === "ID" ? [path] : [];

@@ -56,6 +56,30 @@ const VALID: Record<string, Record<string, unknown>> = {
   cancelReservation: { reservationId: globalIdEncode("Reservation", randomUUID()) },
   extendReservation: { reservationId: globalIdEncode("Reservation", randomUUID()) },
   releaseBinding: { bindingId: globalIdEncode("ServiceBinding", randomUUID()) },
+  createRack: { siteCode: "FRA", name: "VALID", heightUnits: 42 },
+  updateRack: { rackId: globalIdEncode("Rack", randomUUID()) },
+  reserveRackUnits: {
+    rackId: globalIdEncode("Rack", randomUUID()),
+    heightUnits: 1,
+    purpose: "valid",
+    idempotencyKey: "key",
+  },
+  promoteRackReservation: {
+    rackReservationId: globalIdEncode("RackReservation", randomUUID()),
+    machineId: globalIdEncode("Machine", randomUUID()),
+  },
+  cancelRackReservation: { rackReservationId: globalIdEncode("RackReservation", randomUUID()) },
+  removePlacement: { placementId: globalIdEncode("Placement", randomUUID()) },
+  movePlacements: {
+    moves: [
+      {
+        placementId: globalIdEncode("Placement", randomUUID()),
+        rackId: globalIdEncode("Rack", randomUUID()),
+        bottomUnit: 1,
+      },
+    ],
+  },
+  setMachineGeometry: { machineId: globalIdEncode("Machine", randomUUID()) },
   createProject: { name: "Valid" },
   publishApp: { projectId: globalIdEncode("Project", randomUUID()), slug: "valid-slug", source: "valid" },
   cancelPublish: { deploymentId: globalIdEncode("Deployment", randomUUID()), attempt: 1 },
@@ -75,14 +99,15 @@ beforeAll(async () => {
   await hold(pool, await machine(pool), { organization: globex });
   const bound = await hold(pool, await machine(pool), { organization: globex });
   await pool.query("SELECT reservation_convert($1, NULL, 'svc', false)", [bound]);
-  await pool.query(
-    `INSERT INTO deployment (id, project_id, slug, state, attempt, claimed_at, heartbeat_at) VALUES ($1, $2, 'standing', 'failed', 1, now(), now())`,
-    [DEPLOYMENT, await project(pool, acme)],
-  );
-  await pool.query(
-    `INSERT INTO publish_attempt (deployment_id, number, state, slug, source, owner, finished_at) VALUES ($1, 1, 'failed', 'standing', 's', 'o', now())`,
-    [DEPLOYMENT],
-  );
+  const projectId = await project(pool, acme);
+  // One statement after the other in one transaction: a deployment is never without its attempt and event.
+  await pool.query(`
+    INSERT INTO deployment (id, project_id, slug, state, attempt, claimed_at, heartbeat_at, sequence)
+    VALUES ('${DEPLOYMENT}', '${projectId}', 'standing', 'failed', 1, now(), now(), 1);
+    INSERT INTO publish_attempt (deployment_id, number, state, slug, source, owner, finished_at)
+    VALUES ('${DEPLOYMENT}', 1, 'failed', 'standing', 's', 'o', now());
+    INSERT INTO deployment_event (deployment_id, sequence, message, slug, state, attempt)
+    VALUES ('${DEPLOYMENT}', 1, 'm', 'standing', 'failed', 1);`);
   for (const mutation of ["reserveMachine", "createProject"]) {
     const valid = VALID[mutation] as Record<string, unknown>;
     valid["organizationId"] = globalIdEncode("Organization", acme);
@@ -152,7 +177,9 @@ function places(mutation: string, inputType: string, type: GraphQLInputType, pat
   return Object.values(type.getFields()).flatMap((field: GraphQLInputField) => {
     const named = getNamedType(field.type);
     const here = [...path, field.name];
-    if (isInputObjectType(named)) return places(mutation, inputType, named, here);
+    // Of a list of inputs, the first one is walked.
+    const inList = isListType(getNullableType(field.type)) ? ["0"] : [];
+    if (isInputObjectType(named)) return places(mutation, inputType, named, [...here, ...inList]);
     return [
       {
         mutation,

@@ -34,7 +34,9 @@ afterAll(async () => {
   await one.close();
   await two.close();
 });
-beforeEach(() => database().pool.query("TRUNCATE site, machine, reservation, service_binding"));
+beforeEach(() =>
+  database().pool.query("TRUNCATE site, machine, reservation, service_binding, rack, rack_reservation"),
+);
 afterEach(async () => {
   for (const session of sessions) await session.end();
   sessions = [];
@@ -302,7 +304,7 @@ describe("problems", () => {
     "a quote stands within a value; put the whole value in quotes, and write the quote within it twice";
   const unclosed = "a quote that opens in this row is not closed before the file ends";
   const known = ALL.split(",");
-  const inOrder = `known are ${[...REQUIRED.split(","), "location", "labels", "status", "monthly_price_eur"].join(", ")}`;
+  const inOrder = `known are ${[...REQUIRED.split(","), "location", "labels", "status", "monthly_price_eur", "height_units", "depth", "power_watts"].join(", ")}`;
   test.each<[string, string | Buffer, ImportProblem[]]>([
     [
       "an empty file",
@@ -753,7 +755,9 @@ test("any valid row comes out of the table as it stands in the file", async () =
       fc.constantFrom("\n", "\r\n"),
       fc.nat({ max: 200 }),
       async (machines, end, cut) => {
-        await database().pool.query("TRUNCATE site, machine, reservation, service_binding");
+        await database().pool.query(
+          "TRUNCATE site, machine, reservation, service_binding, rack, rack_reservation",
+        );
         const lines = machines.map((row) =>
           [
             row.asset_tag,

@@ -6,7 +6,7 @@ export type Incremental<T> = T | { [P in keyof T]?: P extends ' $fragmentName' |
 import type { TypedDocumentNode as DocumentNode } from '@graphql-typed-document-node/core';
 /** An attempt's life: BUILDING, then one of the others; LIVE may become SUPERSEDED. */
 export type AttemptState =
-  /** The process that ran it died, hung, or was shut down. */
+  /** The process that ran it died, hung past the limit, or was shut down. */
   | 'ABANDONED'
   /** It is running. */
   | 'BUILDING'
@@ -28,6 +28,12 @@ export type CancelPublishInput = {
 };
 
 /** A hold to end. */
+export type CancelRackReservationInput = {
+  /** The reservation. */
+  rackReservationId: string;
+};
+
+/** A hold to end. */
 export type CancelReservationInput = {
   /** Why, for people; up to 1000 characters. */
   reason?: string | null | undefined;
@@ -41,6 +47,15 @@ export type CandidateVerdict =
   | 'ELIGIBLE'
   /** At least one reason speaks against it. */
   | 'REJECTED';
+
+/** What keeps one more placement out of a rack. */
+export type CapacityLimit =
+  /** Enough units are free, but not in one piece. */
+  | 'NOT_CONTIGUOUS'
+  /** Too few units are free. */
+  | 'NO_FREE_UNITS'
+  /** The power budget would not do. */
+  | 'POWER_BUDGET';
 
 /** A hold to turn into a binding. */
 export type ConvertReservationInput = {
@@ -68,6 +83,10 @@ export type CreateMachineInput = {
   assetTag: string;
   /** Physical cores, 1 to 100,000. */
   cpuCores: number;
+  /** Left out: FULL. */
+  depth?: RackDepth | null | undefined;
+  /** Rack units that it takes, 1 to 100. Left out: 1. */
+  heightUnits?: number | null | undefined;
   /** What else orders may ask for; at most 64 labels of 100 characters. */
   labels?: Array<string> | null | undefined;
   /** Maker, 1 to 200 characters. */
@@ -76,6 +95,8 @@ export type CreateMachineInput = {
   memoryGib: number;
   /** Model, 1 to 200 characters. */
   model: string;
+  /** What it draws at most, 0 to 1,000,000 W. Left out: not known. */
+  powerWatts?: number | null | undefined;
   /** Code of an existing site. */
   siteCode: string;
   /** Left out: PLANNED, which is not for sale. */
@@ -98,6 +119,22 @@ export type CreateProjectInput = {
   name: string;
   /** Whose project it is. */
   organizationId?: string | null | undefined;
+};
+
+/** A new rack. */
+export type CreateRackInput = {
+  /** 1 to 100 units. */
+  heightUnits: number;
+  /** Unique at the site, 1 to 100 characters. */
+  name: string;
+  /** Left out: BOTTOM_UP. */
+  numbering?: UnitNumbering | null | undefined;
+  /** 0 to 1,000,000 W. Left out: no budget. */
+  powerBudgetWatts?: number | null | undefined;
+  /** Code of an existing site. */
+  siteCode: string;
+  /** The smallest number on its labels, 0 to 1000. Left out: 1. */
+  startingUnit?: number | null | undefined;
 };
 
 /** A new site. */
@@ -157,8 +194,21 @@ export type MachineFilter = {
   status?: MachineStatus | null | undefined;
 };
 
+/** Why a machine does not fit a place. */
+export type MachineMisfit =
+  /** It is of full depth, and the place is not. */
+  | 'DEPTH'
+  /** It is higher than the place. */
+  | 'HEIGHT'
+  /** The rack's power budget would not do for what it draws. */
+  | 'POWER'
+  /** It stands at another site than the rack. */
+  | 'SITE';
+
 /** Requirements of an order. A field left out or null does not restrict; an empty string is refused as BAD_USER_INPUT. */
 export type MachineRequirements = {
+  /** true: only machines that stand in a rack. false does not restrict. */
+  installed?: boolean | null | undefined;
   /** All of these labels. */
   labels?: Array<string> | null | undefined;
   /** Of this maker, exactly. */
@@ -192,6 +242,12 @@ export type MachineStatus =
   /** Here, not yet in service. */
   | 'STAGED';
 
+/** Placements to move, all or none, judged as a whole: what they leave is free for each other. */
+export type MovePlacementsInput = {
+  /** 1 to 200 moves, each of another placement. */
+  moves: Array<PlacementMoveInput>;
+};
+
 /** What a client should offer after a refusal: one button per value. */
 export type NextAction =
   /** There is nothing to sell: add hardware, or change the order. */
@@ -213,6 +269,26 @@ export type NextAction =
   /** Send the same request again later, after `retryAfterMs`. */
   | 'WAIT';
 
+/** Where a placement is to go. */
+export type PlacementMoveInput = {
+  /** Label of the physically lowest unit there. */
+  bottomUnit: number;
+  /** Left out: FRONT. */
+  face?: RackFace | null | undefined;
+  /** The placement. */
+  placementId: string;
+  /** The rack it goes to, which may be its own. */
+  rackId: string;
+};
+
+/** A machine to install where units are held. */
+export type PromoteRackReservationInput = {
+  /** The machine. */
+  machineId: string;
+  /** The reservation. */
+  rackReservationId: string;
+};
+
 /** A build to make and to serve. */
 export type PublishAppInput = {
   /** The project. */
@@ -222,6 +298,40 @@ export type PublishAppInput = {
   /** What to build, as the build service understands it; 1 to 2000 characters. */
   source: string;
 };
+
+/** How much of a rack's depth something takes. */
+export type RackDepth =
+  /** The front and the rear. */
+  | 'FULL'
+  /** One face only; the other stays free. */
+  | 'HALF';
+
+/** A side of a rack. */
+export type RackFace =
+  /** The front. */
+  | 'FRONT'
+  /** The rear. */
+  | 'REAR';
+
+/** A rack reservation's life: HELD, then one of the others for good. */
+export type RackReservationState =
+  /** Somebody ended it: a decision. */
+  | 'CANCELLED'
+  /** The deadline passed: a time-out. */
+  | 'EXPIRED'
+  /** The units are kept until `expiresAt`. */
+  | 'HELD'
+  /** A machine was installed there: the row is a placement. */
+  | 'PROMOTED';
+
+/** What is in a unit of a face. */
+export type RackUnitState =
+  /** Nothing. */
+  | 'FREE'
+  /** A machine stands there. */
+  | 'INSTALLED'
+  /** It is held for somebody. */
+  | 'RESERVED';
 
 /** Why a machine is ruled out: it does not fit, or it is taken. */
 export type RejectionKind =
@@ -238,6 +348,8 @@ export type RejectionReason =
   | 'HELD'
   /** A label that was asked for is missing. */
   | 'MISSING_LABEL'
+  /** It stands in no rack, and the order asks for one that does. */
+  | 'NOT_INSTALLED'
   /** Its status keeps it out of sale. */
   | 'NOT_READY'
   /** Fewer cores than asked for. */
@@ -257,6 +369,12 @@ export type RejectionReason =
 export type ReleaseBindingInput = {
   /** The binding. */
   bindingId: string;
+};
+
+/** A machine to take out of its rack. */
+export type RemovePlacementInput = {
+  /** The placement. */
+  placementId: string;
 };
 
 /** A reservation's life: HELD, then one of the others for good. */
@@ -282,6 +400,26 @@ export type ReserveMachineInput = {
   requirements: MachineRequirements;
 };
 
+/** Units to hold. `bottomUnit` is the label of the physically lowest unit (in a rack numbered from the top the largest number). Left out: the allocator picks the tightest gap that fits. */
+export type ReserveRackUnitsInput = {
+  /** Where it begins, as labelled. Left out: the tightest gap that fits. */
+  bottomUnit?: number | null | undefined;
+  /** Left out: FULL, which takes both faces. */
+  depth?: RackDepth | null | undefined;
+  /** Left out: FRONT. */
+  face?: RackFace | null | undefined;
+  /** 1 to 100 units. 0 and half units cannot be placed yet. */
+  heightUnits: number;
+  /** Names this reservation for ever, 1 to 200 characters. Send the same key to repeat it: it never takes other units. */
+  idempotencyKey: string;
+  /** What it will draw, 0 to 1,000,000 W. Left out: 0. */
+  powerWatts?: number | null | undefined;
+  /** What for, 1 to 500 characters. */
+  purpose: string;
+  /** The rack. */
+  rackId: string;
+};
+
 /** The token to revoke. */
 export type RevokeApiTokenInput = {
   /** Global id that createApiToken returned. */
@@ -304,6 +442,18 @@ export type SetHoldLimitInput = {
   holdLimit?: number | null | undefined;
   /** The organization. */
   organizationId: string;
+};
+
+/** What a machine measures. A field left out keeps its value. */
+export type SetMachineGeometryInput = {
+  /** HALF or FULL. */
+  depth?: RackDepth | null | undefined;
+  /** 1 to 100 units. */
+  heightUnits?: number | null | undefined;
+  /** The machine. */
+  machineId: string;
+  /** 0 to 1,000,000 W; null: not known. */
+  powerWatts?: number | null | undefined;
 };
 
 /** A machine's new status. */
@@ -332,6 +482,29 @@ export type TokenRole =
   | 'STOREFRONT'
   /** The objects of its own organization. */
   | 'TENANT';
+
+/** Which way the labels of a rack count. */
+export type UnitNumbering =
+  /** The lowest unit has the smallest number. */
+  | 'BOTTOM_UP'
+  /** The highest unit has the smallest number. */
+  | 'TOP_DOWN';
+
+/** What of a rack is to change. A field left out keeps its value. */
+export type UpdateRackInput = {
+  /** 1 to 100 units. */
+  heightUnits?: number | null | undefined;
+  /** Unique at the site, 1 to 100 characters. */
+  name?: string | null | undefined;
+  /** Relabels it; nothing moves. */
+  numbering?: UnitNumbering | null | undefined;
+  /** 0 to 1,000,000 W; null: no budget. */
+  powerBudgetWatts?: number | null | undefined;
+  /** The rack. */
+  rackId: string;
+  /** 0 to 1000. Relabels it; nothing moves. */
+  startingUnit?: number | null | undefined;
+};
 
 export type ViewerQueryVariables = Exact<{ [key: string]: never; }>;
 
@@ -410,21 +583,47 @@ type RefusalParts_DeploymentNotFound_Fragment = { message: string, nextAction: N
 
 type RefusalParts_ExtensionLimitReached_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
 
+type RefusalParts_GeometryConflict_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
+
 type RefusalParts_HoldLimitReached_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
 
 type RefusalParts_IdempotencyKeyReused_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
 
+type RefusalParts_MachineAlreadyPlaced_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
+
+type RefusalParts_MachineDoesNotFit_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
+
 type RefusalParts_MachineInUse_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
+
+type RefusalParts_MachineNotFound_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
 
 type RefusalParts_ModuleDisabled_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
 
+type RefusalParts_NoSpaceInRack_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
+
 type RefusalParts_NothingAvailable_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
+
+type RefusalParts_PlacementAlreadyRemoved_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
+
+type RefusalParts_PlacementNotFound_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
+
+type RefusalParts_PowerBudgetExceeded_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
 
 type RefusalParts_ProjectNotFound_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
 
 type RefusalParts_PublishInProgress_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
 
 type RefusalParts_PublishNotRunning_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
+
+type RefusalParts_RackNameTaken_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
+
+type RefusalParts_RackNotFound_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
+
+type RefusalParts_RackReservationExpired_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
+
+type RefusalParts_RackReservationNotFound_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
+
+type RefusalParts_RackReservationSettled_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
 
 type RefusalParts_ReservationCancelled_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
 
@@ -440,6 +639,10 @@ type RefusalParts_SlugTaken_Fragment = { message: string, nextAction: NextAction
 
 type RefusalParts_SomeoneWasFaster_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
 
+type RefusalParts_UnitsAlreadyReserved_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
+
+type RefusalParts_UnitsOccupied_Fragment = { message: string, nextAction: NextAction, retryAfterMs: number | null };
+
 export type RefusalPartsFragment =
   | RefusalParts_AlreadyConverted_Fragment
   | RefusalParts_AlreadyReleased_Fragment
@@ -450,14 +653,27 @@ export type RefusalPartsFragment =
   | RefusalParts_CoolingDown_Fragment
   | RefusalParts_DeploymentNotFound_Fragment
   | RefusalParts_ExtensionLimitReached_Fragment
+  | RefusalParts_GeometryConflict_Fragment
   | RefusalParts_HoldLimitReached_Fragment
   | RefusalParts_IdempotencyKeyReused_Fragment
+  | RefusalParts_MachineAlreadyPlaced_Fragment
+  | RefusalParts_MachineDoesNotFit_Fragment
   | RefusalParts_MachineInUse_Fragment
+  | RefusalParts_MachineNotFound_Fragment
   | RefusalParts_ModuleDisabled_Fragment
+  | RefusalParts_NoSpaceInRack_Fragment
   | RefusalParts_NothingAvailable_Fragment
+  | RefusalParts_PlacementAlreadyRemoved_Fragment
+  | RefusalParts_PlacementNotFound_Fragment
+  | RefusalParts_PowerBudgetExceeded_Fragment
   | RefusalParts_ProjectNotFound_Fragment
   | RefusalParts_PublishInProgress_Fragment
   | RefusalParts_PublishNotRunning_Fragment
+  | RefusalParts_RackNameTaken_Fragment
+  | RefusalParts_RackNotFound_Fragment
+  | RefusalParts_RackReservationExpired_Fragment
+  | RefusalParts_RackReservationNotFound_Fragment
+  | RefusalParts_RackReservationSettled_Fragment
   | RefusalParts_ReservationCancelled_Fragment
   | RefusalParts_ReservationExpired_Fragment
   | RefusalParts_ReservationNotFound_Fragment
@@ -465,6 +681,8 @@ export type RefusalPartsFragment =
   | RefusalParts_SlugInvalid_Fragment
   | RefusalParts_SlugTaken_Fragment
   | RefusalParts_SomeoneWasFaster_Fragment
+  | RefusalParts_UnitsAlreadyReserved_Fragment
+  | RefusalParts_UnitsOccupied_Fragment
 ;
 
 export type SitesQueryVariables = Exact<{ [key: string]: never; }>;
@@ -590,8 +808,11 @@ export type DeploymentByIdQuery = { node:
     | { __typename: 'Deployment', id: string, slug: string, url: string, liveUrl: string | null, state: DeploymentState, attempt: number, claimedAt: string | null, heartbeatAt: string | null, error: string | null, liveAttempt: number | null, sequence: number, project: { id: string, name: string }, attempts: { totalCount: number, edges: Array<{ node: { id: string, number: number, state: AttemptState, slug: string, source: string, url: string | null, error: string | null, startedAt: string, finishedAt: string | null } }> } }
     | { __typename: 'Machine' }
     | { __typename: 'Organization' }
+    | { __typename: 'Placement' }
     | { __typename: 'Project' }
     | { __typename: 'PublishAttempt' }
+    | { __typename: 'Rack' }
+    | { __typename: 'RackReservation' }
     | { __typename: 'Reservation' }
     | { __typename: 'ServiceBinding' }
     | { __typename: 'Site' }
@@ -614,6 +835,153 @@ export type DeploymentEventsSubscriptionVariables = Exact<{
 
 export type DeploymentEventsSubscription = { deploymentEvents: { sequence: number, message: string, at: string, deployment: { id: string, slug: string, url: string, liveUrl: string | null, state: DeploymentState, attempt: number, claimedAt: string | null, heartbeatAt: string | null, error: string | null, liveAttempt: number | null, sequence: number } } };
 
+export type RackReservationPartsFragment = { id: string, state: RackReservationState, bottomUnit: number, heightUnits: number, face: RackFace, depth: RackDepth, powerWatts: number, purpose: string, heldAt: string, expiresAt: string, settledAt: string | null, placement: { id: string, removedAt: string | null, machine: { id: string } } | null };
+
+export type CapacityPartsFragment = { freeUnits: number, largestContiguousUnits: number, reservedUnits: number, installedUnits: number, powerFreeWatts: number | null, sellable: { placements: number, limitedBy: Array<CapacityLimit> } };
+
+export type CreateRackMutationVariables = Exact<{
+  input: CreateRackInput;
+}>;
+
+
+export type CreateRackMutation = { createRack:
+    | { __typename: 'RackCreated', rack: { id: string, name: string, heightUnits: number, numbering: UnitNumbering, startingUnit: number, powerBudgetWatts: number | null, site: { code: string } } }
+    | { __typename: 'RackNameTaken', message: string, nextAction: NextAction, name: string }
+    | { __typename: 'SiteNotFound', message: string, nextAction: NextAction, siteCode: string }
+   | null };
+
+export type UpdateRackMutationVariables = Exact<{
+  input: UpdateRackInput;
+}>;
+
+
+export type UpdateRackMutation = { updateRack:
+    | { __typename: 'GeometryConflict', message: string, nextAction: NextAction, placements: Array<{ id: string }>, rackReservations: Array<{ id: string }> }
+    | { __typename: 'RackNameTaken', message: string, nextAction: NextAction }
+    | { __typename: 'RackNotFound', message: string, nextAction: NextAction }
+    | { __typename: 'RackUpdated', rack: { id: string, name: string, heightUnits: number, numbering: UnitNumbering, startingUnit: number, powerBudgetWatts: number | null } }
+   | null };
+
+export type ReserveRackUnitsMutationVariables = Exact<{
+  input: ReserveRackUnitsInput;
+}>;
+
+
+export type ReserveRackUnitsMutation = { reserveRackUnits:
+    | { __typename: 'IdempotencyKeyReused', message: string, nextAction: NextAction, retryAfterMs: number | null, idempotencyKey: string }
+    | { __typename: 'ModuleDisabled', message: string, nextAction: NextAction, retryAfterMs: number | null }
+    | { __typename: 'NoSpaceInRack', message: string, nextAction: NextAction, retryAfterMs: number | null, limitedBy: Array<CapacityLimit>, capacity: { freeUnits: number, largestContiguousUnits: number, reservedUnits: number, installedUnits: number, powerFreeWatts: number | null, sellable: { placements: number, limitedBy: Array<CapacityLimit> } } }
+    | { __typename: 'RackNotFound', message: string, nextAction: NextAction, retryAfterMs: number | null }
+    | { __typename: 'RackReservationExpired', message: string, nextAction: NextAction, retryAfterMs: number | null, rackReservation: { id: string } }
+    | { __typename: 'RackReservationSettled', message: string, nextAction: NextAction, retryAfterMs: number | null, rackReservation: { id: string } }
+    | { __typename: 'RackUnitsReserved', rackReservation: { id: string, state: RackReservationState, bottomUnit: number, heightUnits: number, face: RackFace, depth: RackDepth, powerWatts: number, purpose: string, heldAt: string, expiresAt: string, settledAt: string | null, placement: { id: string, removedAt: string | null, machine: { id: string } } | null } }
+    | { __typename: 'UnitsAlreadyReserved', message: string, nextAction: NextAction, retryAfterMs: number | null, rackReservation: { id: string, state: RackReservationState, bottomUnit: number, heightUnits: number, face: RackFace, depth: RackDepth, powerWatts: number, purpose: string, heldAt: string, expiresAt: string, settledAt: string | null, placement: { id: string, removedAt: string | null, machine: { id: string } } | null } }
+    | { __typename: 'UnitsOccupied', message: string, nextAction: NextAction, retryAfterMs: number | null, units: Array<number> }
+   | null };
+
+export type PromoteRackReservationMutationVariables = Exact<{
+  input: PromoteRackReservationInput;
+}>;
+
+
+export type PromoteRackReservationMutation = { promoteRackReservation:
+    | { __typename: 'MachineAlreadyPlaced', message: string, nextAction: NextAction, placement: { id: string } }
+    | { __typename: 'MachineDoesNotFit', message: string, nextAction: NextAction, misfits: Array<MachineMisfit> }
+    | { __typename: 'MachineNotFound', message: string, nextAction: NextAction }
+    | { __typename: 'ModuleDisabled', message: string, nextAction: NextAction }
+    | { __typename: 'RackReservationExpired', message: string, nextAction: NextAction, rackReservation: { id: string, state: RackReservationState } }
+    | { __typename: 'RackReservationNotFound', message: string, nextAction: NextAction }
+    | { __typename: 'RackReservationPromoted', rackReservation: { id: string, state: RackReservationState, bottomUnit: number, heightUnits: number, face: RackFace, depth: RackDepth, powerWatts: number, purpose: string, heldAt: string, expiresAt: string, settledAt: string | null, placement: { id: string, removedAt: string | null, machine: { id: string } } | null }, placement: { id: string, bottomUnit: number, installedAt: string, removedAt: string | null } }
+    | { __typename: 'RackReservationSettled', message: string, nextAction: NextAction, rackReservation: { id: string, state: RackReservationState } }
+   | null };
+
+export type CancelRackReservationMutationVariables = Exact<{
+  input: CancelRackReservationInput;
+}>;
+
+
+export type CancelRackReservationMutation = { cancelRackReservation:
+    | { __typename: 'RackReservationCancelled', rackReservation: { id: string, state: RackReservationState } }
+    | { __typename: 'RackReservationExpired', message: string, nextAction: NextAction }
+    | { __typename: 'RackReservationNotFound', message: string, nextAction: NextAction }
+    | { __typename: 'RackReservationSettled', message: string, nextAction: NextAction }
+   | null };
+
+export type RemovePlacementMutationVariables = Exact<{
+  input: RemovePlacementInput;
+}>;
+
+
+export type RemovePlacementMutation = { removePlacement:
+    | { __typename: 'PlacementAlreadyRemoved', message: string, nextAction: NextAction }
+    | { __typename: 'PlacementNotFound', message: string, nextAction: NextAction }
+    | { __typename: 'PlacementRemoved', placement: { id: string, removedAt: string | null } }
+   | null };
+
+export type MovePlacementsMutationVariables = Exact<{
+  input: MovePlacementsInput;
+}>;
+
+
+export type MovePlacementsMutation = { movePlacements:
+    | { __typename: 'MachineDoesNotFit', message: string, nextAction: NextAction, misfits: Array<MachineMisfit> }
+    | { __typename: 'ModuleDisabled', message: string, nextAction: NextAction }
+    | { __typename: 'PlacementNotFound', message: string, nextAction: NextAction, moves: Array<number> }
+    | { __typename: 'PlacementsMoved', placements: Array<{ id: string, bottomUnit: number, rack: { id: string } }> }
+    | { __typename: 'PowerBudgetExceeded', message: string, nextAction: NextAction }
+    | { __typename: 'UnitsOccupied', message: string, nextAction: NextAction, units: Array<number> }
+   | null };
+
+export type SetMachineGeometryMutationVariables = Exact<{
+  input: SetMachineGeometryInput;
+}>;
+
+
+export type SetMachineGeometryMutation = { setMachineGeometry:
+    | { __typename: 'GeometryConflict', message: string, nextAction: NextAction, placements: Array<{ id: string }>, rackReservations: Array<{ id: string }> }
+    | { __typename: 'MachineGeometrySet', machine: { id: string, heightUnits: number, depth: RackDepth, powerWatts: number | null, placement: { id: string, heightUnits: number, depth: RackDepth } | null } }
+    | { __typename: 'MachineNotFound', message: string, nextAction: NextAction }
+   | null };
+
+export type RackByIdQueryVariables = Exact<{
+  id: string;
+  heightUnits?: number;
+  powerWatts?: number;
+  depth?: RackDepth | null | undefined;
+}>;
+
+
+export type RackByIdQuery = { node:
+    | { __typename: 'Deployment' }
+    | { __typename: 'Machine' }
+    | { __typename: 'Organization' }
+    | { __typename: 'Placement' }
+    | { __typename: 'Project' }
+    | { __typename: 'PublishAttempt' }
+    | { __typename: 'Rack', id: string, capacity: { freeUnits: number, largestContiguousUnits: number, reservedUnits: number, installedUnits: number, powerFreeWatts: number | null, asked: { placements: number, limitedBy: Array<CapacityLimit> }, sellable: { placements: number, limitedBy: Array<CapacityLimit> } }, front: Array<{ unit: number, state: RackUnitState, machine: { id: string } | null, rackReservation: { id: string } | null }>, rear: Array<{ unit: number, state: RackUnitState }> }
+    | { __typename: 'RackReservation' }
+    | { __typename: 'Reservation' }
+    | { __typename: 'ServiceBinding' }
+    | { __typename: 'Site' }
+   | null };
+
+export type RacksQueryVariables = Exact<{
+  siteCode?: string | null | undefined;
+}>;
+
+
+export type RacksQuery = { racks: Array<{ id: string, name: string, capacity: { freeUnits: number, largestContiguousUnits: number, reservedUnits: number, installedUnits: number, powerFreeWatts: number | null, sellable: { placements: number, limitedBy: Array<CapacityLimit> } } }> };
+
+export type RackSpaceQueryVariables = Exact<{
+  siteCode: string;
+  heightUnits: number;
+  depth?: RackDepth | null | undefined;
+  powerWatts?: number | null | undefined;
+}>;
+
+
+export type RackSpaceQuery = { rackSpace: Array<{ bottomUnit: number, gapUnits: number, powerFreeWatts: number | null, rack: { name: string } }> };
+
 export type ReservationsQueryVariables = Exact<{
   state?: ReservationState | null | undefined;
   organizationId?: string | null | undefined;
@@ -633,8 +1001,11 @@ export type ReservationByIdQuery = { node:
     | { __typename: 'Deployment', id: string }
     | { __typename: 'Machine', id: string }
     | { __typename: 'Organization', id: string }
+    | { __typename: 'Placement', id: string }
     | { __typename: 'Project', id: string }
     | { __typename: 'PublishAttempt', id: string }
+    | { __typename: 'Rack', id: string }
+    | { __typename: 'RackReservation', id: string }
     | { __typename: 'Reservation', id: string, state: ReservationState, orderReference: string, idempotencyKey: string, heldAt: string, expiresAt: string, settledAt: string | null, cancellationReason: string | null, organization: { id: string }, machine: { id: string, assetTag: string }, binding: { id: string } | null }
     | { __typename: 'ServiceBinding', id: string }
     | { __typename: 'Site', id: string }
@@ -718,6 +1089,8 @@ export type BindingPartsFragment = { id: string, serviceReference: string, bound
 export const RefusalPartsFragmentDoc = {"kind":"Document","definitions":[{"kind":"FragmentDefinition","name":{"kind":"Name","value":"RefusalParts"},"typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Refusal"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"message"}},{"kind":"Field","name":{"kind":"Name","value":"nextAction"}},{"kind":"Field","name":{"kind":"Name","value":"retryAfterMs"}}]}}]} as unknown as DocumentNode<RefusalPartsFragment, unknown>;
 export const MachinePartsFragmentDoc = {"kind":"Document","definitions":[{"kind":"FragmentDefinition","name":{"kind":"Name","value":"MachineParts"},"typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Machine"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"assetTag"}},{"kind":"Field","name":{"kind":"Name","value":"site"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"code"}}]}},{"kind":"Field","name":{"kind":"Name","value":"manufacturer"}},{"kind":"Field","name":{"kind":"Name","value":"model"}},{"kind":"Field","name":{"kind":"Name","value":"cpuCores"}},{"kind":"Field","name":{"kind":"Name","value":"memoryGib"}},{"kind":"Field","name":{"kind":"Name","value":"storageGib"}},{"kind":"Field","name":{"kind":"Name","value":"labels"}},{"kind":"Field","name":{"kind":"Name","value":"status"}},{"kind":"Field","name":{"kind":"Name","value":"availability"}},{"kind":"Field","name":{"kind":"Name","value":"reservation"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}},{"kind":"Field","name":{"kind":"Name","value":"binding"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}}]}}]} as unknown as DocumentNode<MachinePartsFragment, unknown>;
 export const DeploymentPartsFragmentDoc = {"kind":"Document","definitions":[{"kind":"FragmentDefinition","name":{"kind":"Name","value":"DeploymentParts"},"typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Deployment"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"slug"}},{"kind":"Field","name":{"kind":"Name","value":"url"}},{"kind":"Field","name":{"kind":"Name","value":"liveUrl"}},{"kind":"Field","name":{"kind":"Name","value":"state"}},{"kind":"Field","name":{"kind":"Name","value":"attempt"}},{"kind":"Field","name":{"kind":"Name","value":"claimedAt"}},{"kind":"Field","name":{"kind":"Name","value":"heartbeatAt"}},{"kind":"Field","name":{"kind":"Name","value":"error"}},{"kind":"Field","name":{"kind":"Name","value":"liveAttempt"}},{"kind":"Field","name":{"kind":"Name","value":"sequence"}}]}}]} as unknown as DocumentNode<DeploymentPartsFragment, unknown>;
+export const RackReservationPartsFragmentDoc = {"kind":"Document","definitions":[{"kind":"FragmentDefinition","name":{"kind":"Name","value":"RackReservationParts"},"typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"RackReservation"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"state"}},{"kind":"Field","name":{"kind":"Name","value":"bottomUnit"}},{"kind":"Field","name":{"kind":"Name","value":"heightUnits"}},{"kind":"Field","name":{"kind":"Name","value":"face"}},{"kind":"Field","name":{"kind":"Name","value":"depth"}},{"kind":"Field","name":{"kind":"Name","value":"powerWatts"}},{"kind":"Field","name":{"kind":"Name","value":"purpose"}},{"kind":"Field","name":{"kind":"Name","value":"heldAt"}},{"kind":"Field","name":{"kind":"Name","value":"expiresAt"}},{"kind":"Field","name":{"kind":"Name","value":"settledAt"}},{"kind":"Field","name":{"kind":"Name","value":"placement"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"removedAt"}},{"kind":"Field","name":{"kind":"Name","value":"machine"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}}]}}]}}]} as unknown as DocumentNode<RackReservationPartsFragment, unknown>;
+export const CapacityPartsFragmentDoc = {"kind":"Document","definitions":[{"kind":"FragmentDefinition","name":{"kind":"Name","value":"CapacityParts"},"typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"RackCapacity"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"freeUnits"}},{"kind":"Field","name":{"kind":"Name","value":"largestContiguousUnits"}},{"kind":"Field","name":{"kind":"Name","value":"reservedUnits"}},{"kind":"Field","name":{"kind":"Name","value":"installedUnits"}},{"kind":"Field","name":{"kind":"Name","value":"powerFreeWatts"}},{"kind":"Field","name":{"kind":"Name","value":"sellable"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"placements"}},{"kind":"Field","name":{"kind":"Name","value":"limitedBy"}}]}}]}}]} as unknown as DocumentNode<CapacityPartsFragment, unknown>;
 export const ReservationPartsFragmentDoc = {"kind":"Document","definitions":[{"kind":"FragmentDefinition","name":{"kind":"Name","value":"ReservationParts"},"typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Reservation"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"state"}},{"kind":"Field","name":{"kind":"Name","value":"organization"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}},{"kind":"Field","name":{"kind":"Name","value":"machine"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"assetTag"}}]}},{"kind":"Field","name":{"kind":"Name","value":"orderReference"}},{"kind":"Field","name":{"kind":"Name","value":"idempotencyKey"}},{"kind":"Field","name":{"kind":"Name","value":"heldAt"}},{"kind":"Field","name":{"kind":"Name","value":"expiresAt"}},{"kind":"Field","name":{"kind":"Name","value":"settledAt"}},{"kind":"Field","name":{"kind":"Name","value":"cancellationReason"}},{"kind":"Field","name":{"kind":"Name","value":"binding"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}}]}}]} as unknown as DocumentNode<ReservationPartsFragment, unknown>;
 export const BindingPartsFragmentDoc = {"kind":"Document","definitions":[{"kind":"FragmentDefinition","name":{"kind":"Name","value":"BindingParts"},"typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"ServiceBinding"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"organization"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}},{"kind":"Field","name":{"kind":"Name","value":"machine"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"assetTag"}}]}},{"kind":"Field","name":{"kind":"Name","value":"reservation"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}},{"kind":"Field","name":{"kind":"Name","value":"serviceReference"}},{"kind":"Field","name":{"kind":"Name","value":"boundAt"}},{"kind":"Field","name":{"kind":"Name","value":"releasedAt"}}]}}]} as unknown as DocumentNode<BindingPartsFragment, unknown>;
 export const ViewerDocument = {"kind":"Document","definitions":[{"kind":"OperationDefinition","operation":"query","name":{"kind":"Name","value":"Viewer"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"viewer"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"role"}},{"kind":"Field","name":{"kind":"Name","value":"tokenName"}},{"kind":"Field","name":{"kind":"Name","value":"organization"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"slug"}}]}}]}}]}}]} as unknown as DocumentNode<ViewerQuery, ViewerQueryVariables>;
@@ -743,6 +1116,17 @@ export const CancelPublishDocument = {"kind":"Document","definitions":[{"kind":"
 export const DeploymentByIdDocument = {"kind":"Document","definitions":[{"kind":"OperationDefinition","operation":"query","name":{"kind":"Name","value":"DeploymentById"},"variableDefinitions":[{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"id"}},"type":{"kind":"NonNullType","type":{"kind":"NamedType","name":{"kind":"Name","value":"ID"}}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"node"},"arguments":[{"kind":"Argument","name":{"kind":"Name","value":"id"},"value":{"kind":"Variable","name":{"kind":"Name","value":"id"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"__typename"}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Deployment"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"FragmentSpread","name":{"kind":"Name","value":"DeploymentParts"}},{"kind":"Field","name":{"kind":"Name","value":"project"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"name"}}]}},{"kind":"Field","name":{"kind":"Name","value":"attempts"},"arguments":[{"kind":"Argument","name":{"kind":"Name","value":"first"},"value":{"kind":"IntValue","value":"20"}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"totalCount"}},{"kind":"Field","name":{"kind":"Name","value":"edges"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"node"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"number"}},{"kind":"Field","name":{"kind":"Name","value":"state"}},{"kind":"Field","name":{"kind":"Name","value":"slug"}},{"kind":"Field","name":{"kind":"Name","value":"source"}},{"kind":"Field","name":{"kind":"Name","value":"url"}},{"kind":"Field","name":{"kind":"Name","value":"error"}},{"kind":"Field","name":{"kind":"Name","value":"startedAt"}},{"kind":"Field","name":{"kind":"Name","value":"finishedAt"}}]}}]}}]}}]}}]}}]}},{"kind":"FragmentDefinition","name":{"kind":"Name","value":"DeploymentParts"},"typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Deployment"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"slug"}},{"kind":"Field","name":{"kind":"Name","value":"url"}},{"kind":"Field","name":{"kind":"Name","value":"liveUrl"}},{"kind":"Field","name":{"kind":"Name","value":"state"}},{"kind":"Field","name":{"kind":"Name","value":"attempt"}},{"kind":"Field","name":{"kind":"Name","value":"claimedAt"}},{"kind":"Field","name":{"kind":"Name","value":"heartbeatAt"}},{"kind":"Field","name":{"kind":"Name","value":"error"}},{"kind":"Field","name":{"kind":"Name","value":"liveAttempt"}},{"kind":"Field","name":{"kind":"Name","value":"sequence"}}]}}]} as unknown as DocumentNode<DeploymentByIdQuery, DeploymentByIdQueryVariables>;
 export const ProjectsDocument = {"kind":"Document","definitions":[{"kind":"OperationDefinition","operation":"query","name":{"kind":"Name","value":"Projects"},"variableDefinitions":[{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"organizationId"}},"type":{"kind":"NamedType","name":{"kind":"Name","value":"ID"}}},{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"first"}},"type":{"kind":"NamedType","name":{"kind":"Name","value":"Int"}}},{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"after"}},"type":{"kind":"NamedType","name":{"kind":"Name","value":"String"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"projects"},"arguments":[{"kind":"Argument","name":{"kind":"Name","value":"organizationId"},"value":{"kind":"Variable","name":{"kind":"Name","value":"organizationId"}}},{"kind":"Argument","name":{"kind":"Name","value":"first"},"value":{"kind":"Variable","name":{"kind":"Name","value":"first"}}},{"kind":"Argument","name":{"kind":"Name","value":"after"},"value":{"kind":"Variable","name":{"kind":"Name","value":"after"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"totalCount"}},{"kind":"Field","name":{"kind":"Name","value":"pageInfo"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"hasNextPage"}},{"kind":"Field","name":{"kind":"Name","value":"endCursor"}}]}},{"kind":"Field","name":{"kind":"Name","value":"edges"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"cursor"}},{"kind":"Field","name":{"kind":"Name","value":"node"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"name"}},{"kind":"Field","name":{"kind":"Name","value":"deployment"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"FragmentSpread","name":{"kind":"Name","value":"DeploymentParts"}}]}}]}}]}}]}}]}},{"kind":"FragmentDefinition","name":{"kind":"Name","value":"DeploymentParts"},"typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Deployment"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"slug"}},{"kind":"Field","name":{"kind":"Name","value":"url"}},{"kind":"Field","name":{"kind":"Name","value":"liveUrl"}},{"kind":"Field","name":{"kind":"Name","value":"state"}},{"kind":"Field","name":{"kind":"Name","value":"attempt"}},{"kind":"Field","name":{"kind":"Name","value":"claimedAt"}},{"kind":"Field","name":{"kind":"Name","value":"heartbeatAt"}},{"kind":"Field","name":{"kind":"Name","value":"error"}},{"kind":"Field","name":{"kind":"Name","value":"liveAttempt"}},{"kind":"Field","name":{"kind":"Name","value":"sequence"}}]}}]} as unknown as DocumentNode<ProjectsQuery, ProjectsQueryVariables>;
 export const DeploymentEventsDocument = {"kind":"Document","definitions":[{"kind":"OperationDefinition","operation":"subscription","name":{"kind":"Name","value":"DeploymentEvents"},"variableDefinitions":[{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"deploymentId"}},"type":{"kind":"NonNullType","type":{"kind":"NamedType","name":{"kind":"Name","value":"ID"}}}},{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"afterSequence"}},"type":{"kind":"NamedType","name":{"kind":"Name","value":"Int"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"deploymentEvents"},"arguments":[{"kind":"Argument","name":{"kind":"Name","value":"deploymentId"},"value":{"kind":"Variable","name":{"kind":"Name","value":"deploymentId"}}},{"kind":"Argument","name":{"kind":"Name","value":"afterSequence"},"value":{"kind":"Variable","name":{"kind":"Name","value":"afterSequence"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"sequence"}},{"kind":"Field","name":{"kind":"Name","value":"message"}},{"kind":"Field","name":{"kind":"Name","value":"at"}},{"kind":"Field","name":{"kind":"Name","value":"deployment"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"FragmentSpread","name":{"kind":"Name","value":"DeploymentParts"}}]}}]}}]}},{"kind":"FragmentDefinition","name":{"kind":"Name","value":"DeploymentParts"},"typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Deployment"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"slug"}},{"kind":"Field","name":{"kind":"Name","value":"url"}},{"kind":"Field","name":{"kind":"Name","value":"liveUrl"}},{"kind":"Field","name":{"kind":"Name","value":"state"}},{"kind":"Field","name":{"kind":"Name","value":"attempt"}},{"kind":"Field","name":{"kind":"Name","value":"claimedAt"}},{"kind":"Field","name":{"kind":"Name","value":"heartbeatAt"}},{"kind":"Field","name":{"kind":"Name","value":"error"}},{"kind":"Field","name":{"kind":"Name","value":"liveAttempt"}},{"kind":"Field","name":{"kind":"Name","value":"sequence"}}]}}]} as unknown as DocumentNode<DeploymentEventsSubscription, DeploymentEventsSubscriptionVariables>;
+export const CreateRackDocument = {"kind":"Document","definitions":[{"kind":"OperationDefinition","operation":"mutation","name":{"kind":"Name","value":"CreateRack"},"variableDefinitions":[{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"input"}},"type":{"kind":"NonNullType","type":{"kind":"NamedType","name":{"kind":"Name","value":"CreateRackInput"}}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"createRack"},"arguments":[{"kind":"Argument","name":{"kind":"Name","value":"input"},"value":{"kind":"Variable","name":{"kind":"Name","value":"input"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"__typename"}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Refusal"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"message"}},{"kind":"Field","name":{"kind":"Name","value":"nextAction"}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"RackCreated"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"rack"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"name"}},{"kind":"Field","name":{"kind":"Name","value":"heightUnits"}},{"kind":"Field","name":{"kind":"Name","value":"numbering"}},{"kind":"Field","name":{"kind":"Name","value":"startingUnit"}},{"kind":"Field","name":{"kind":"Name","value":"powerBudgetWatts"}},{"kind":"Field","name":{"kind":"Name","value":"site"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"code"}}]}}]}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"RackNameTaken"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"name"}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"SiteNotFound"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"siteCode"}}]}}]}}]}}]} as unknown as DocumentNode<CreateRackMutation, CreateRackMutationVariables>;
+export const UpdateRackDocument = {"kind":"Document","definitions":[{"kind":"OperationDefinition","operation":"mutation","name":{"kind":"Name","value":"UpdateRack"},"variableDefinitions":[{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"input"}},"type":{"kind":"NonNullType","type":{"kind":"NamedType","name":{"kind":"Name","value":"UpdateRackInput"}}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"updateRack"},"arguments":[{"kind":"Argument","name":{"kind":"Name","value":"input"},"value":{"kind":"Variable","name":{"kind":"Name","value":"input"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"__typename"}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Refusal"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"message"}},{"kind":"Field","name":{"kind":"Name","value":"nextAction"}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"RackUpdated"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"rack"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"name"}},{"kind":"Field","name":{"kind":"Name","value":"heightUnits"}},{"kind":"Field","name":{"kind":"Name","value":"numbering"}},{"kind":"Field","name":{"kind":"Name","value":"startingUnit"}},{"kind":"Field","name":{"kind":"Name","value":"powerBudgetWatts"}}]}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"GeometryConflict"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"placements"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}},{"kind":"Field","name":{"kind":"Name","value":"rackReservations"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}}]}}]}}]}}]} as unknown as DocumentNode<UpdateRackMutation, UpdateRackMutationVariables>;
+export const ReserveRackUnitsDocument = {"kind":"Document","definitions":[{"kind":"OperationDefinition","operation":"mutation","name":{"kind":"Name","value":"ReserveRackUnits"},"variableDefinitions":[{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"input"}},"type":{"kind":"NonNullType","type":{"kind":"NamedType","name":{"kind":"Name","value":"ReserveRackUnitsInput"}}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"reserveRackUnits"},"arguments":[{"kind":"Argument","name":{"kind":"Name","value":"input"},"value":{"kind":"Variable","name":{"kind":"Name","value":"input"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"__typename"}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Refusal"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"message"}},{"kind":"Field","name":{"kind":"Name","value":"nextAction"}},{"kind":"Field","name":{"kind":"Name","value":"retryAfterMs"}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"RackUnitsReserved"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"rackReservation"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"FragmentSpread","name":{"kind":"Name","value":"RackReservationParts"}}]}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"UnitsOccupied"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"units"}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"NoSpaceInRack"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"limitedBy"}},{"kind":"Field","name":{"kind":"Name","value":"capacity"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"FragmentSpread","name":{"kind":"Name","value":"CapacityParts"}}]}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"UnitsAlreadyReserved"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"rackReservation"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"FragmentSpread","name":{"kind":"Name","value":"RackReservationParts"}}]}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"RackReservationExpired"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"rackReservation"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"RackReservationSettled"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"rackReservation"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"IdempotencyKeyReused"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"idempotencyKey"}}]}}]}}]}},{"kind":"FragmentDefinition","name":{"kind":"Name","value":"RackReservationParts"},"typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"RackReservation"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"state"}},{"kind":"Field","name":{"kind":"Name","value":"bottomUnit"}},{"kind":"Field","name":{"kind":"Name","value":"heightUnits"}},{"kind":"Field","name":{"kind":"Name","value":"face"}},{"kind":"Field","name":{"kind":"Name","value":"depth"}},{"kind":"Field","name":{"kind":"Name","value":"powerWatts"}},{"kind":"Field","name":{"kind":"Name","value":"purpose"}},{"kind":"Field","name":{"kind":"Name","value":"heldAt"}},{"kind":"Field","name":{"kind":"Name","value":"expiresAt"}},{"kind":"Field","name":{"kind":"Name","value":"settledAt"}},{"kind":"Field","name":{"kind":"Name","value":"placement"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"removedAt"}},{"kind":"Field","name":{"kind":"Name","value":"machine"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}}]}}]}},{"kind":"FragmentDefinition","name":{"kind":"Name","value":"CapacityParts"},"typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"RackCapacity"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"freeUnits"}},{"kind":"Field","name":{"kind":"Name","value":"largestContiguousUnits"}},{"kind":"Field","name":{"kind":"Name","value":"reservedUnits"}},{"kind":"Field","name":{"kind":"Name","value":"installedUnits"}},{"kind":"Field","name":{"kind":"Name","value":"powerFreeWatts"}},{"kind":"Field","name":{"kind":"Name","value":"sellable"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"placements"}},{"kind":"Field","name":{"kind":"Name","value":"limitedBy"}}]}}]}}]} as unknown as DocumentNode<ReserveRackUnitsMutation, ReserveRackUnitsMutationVariables>;
+export const PromoteRackReservationDocument = {"kind":"Document","definitions":[{"kind":"OperationDefinition","operation":"mutation","name":{"kind":"Name","value":"PromoteRackReservation"},"variableDefinitions":[{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"input"}},"type":{"kind":"NonNullType","type":{"kind":"NamedType","name":{"kind":"Name","value":"PromoteRackReservationInput"}}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"promoteRackReservation"},"arguments":[{"kind":"Argument","name":{"kind":"Name","value":"input"},"value":{"kind":"Variable","name":{"kind":"Name","value":"input"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"__typename"}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Refusal"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"message"}},{"kind":"Field","name":{"kind":"Name","value":"nextAction"}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"RackReservationPromoted"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"rackReservation"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"FragmentSpread","name":{"kind":"Name","value":"RackReservationParts"}}]}},{"kind":"Field","name":{"kind":"Name","value":"placement"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"bottomUnit"}},{"kind":"Field","name":{"kind":"Name","value":"installedAt"}},{"kind":"Field","name":{"kind":"Name","value":"removedAt"}}]}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"MachineAlreadyPlaced"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"placement"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"MachineDoesNotFit"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"misfits"}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"RackReservationExpired"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"rackReservation"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"state"}}]}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"RackReservationSettled"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"rackReservation"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"state"}}]}}]}}]}}]}},{"kind":"FragmentDefinition","name":{"kind":"Name","value":"RackReservationParts"},"typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"RackReservation"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"state"}},{"kind":"Field","name":{"kind":"Name","value":"bottomUnit"}},{"kind":"Field","name":{"kind":"Name","value":"heightUnits"}},{"kind":"Field","name":{"kind":"Name","value":"face"}},{"kind":"Field","name":{"kind":"Name","value":"depth"}},{"kind":"Field","name":{"kind":"Name","value":"powerWatts"}},{"kind":"Field","name":{"kind":"Name","value":"purpose"}},{"kind":"Field","name":{"kind":"Name","value":"heldAt"}},{"kind":"Field","name":{"kind":"Name","value":"expiresAt"}},{"kind":"Field","name":{"kind":"Name","value":"settledAt"}},{"kind":"Field","name":{"kind":"Name","value":"placement"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"removedAt"}},{"kind":"Field","name":{"kind":"Name","value":"machine"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}}]}}]}}]} as unknown as DocumentNode<PromoteRackReservationMutation, PromoteRackReservationMutationVariables>;
+export const CancelRackReservationDocument = {"kind":"Document","definitions":[{"kind":"OperationDefinition","operation":"mutation","name":{"kind":"Name","value":"CancelRackReservation"},"variableDefinitions":[{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"input"}},"type":{"kind":"NonNullType","type":{"kind":"NamedType","name":{"kind":"Name","value":"CancelRackReservationInput"}}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"cancelRackReservation"},"arguments":[{"kind":"Argument","name":{"kind":"Name","value":"input"},"value":{"kind":"Variable","name":{"kind":"Name","value":"input"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"__typename"}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Refusal"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"message"}},{"kind":"Field","name":{"kind":"Name","value":"nextAction"}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"RackReservationCancelled"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"rackReservation"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"state"}}]}}]}}]}}]}}]} as unknown as DocumentNode<CancelRackReservationMutation, CancelRackReservationMutationVariables>;
+export const RemovePlacementDocument = {"kind":"Document","definitions":[{"kind":"OperationDefinition","operation":"mutation","name":{"kind":"Name","value":"RemovePlacement"},"variableDefinitions":[{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"input"}},"type":{"kind":"NonNullType","type":{"kind":"NamedType","name":{"kind":"Name","value":"RemovePlacementInput"}}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"removePlacement"},"arguments":[{"kind":"Argument","name":{"kind":"Name","value":"input"},"value":{"kind":"Variable","name":{"kind":"Name","value":"input"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"__typename"}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Refusal"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"message"}},{"kind":"Field","name":{"kind":"Name","value":"nextAction"}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"PlacementRemoved"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"placement"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"removedAt"}}]}}]}}]}}]}}]} as unknown as DocumentNode<RemovePlacementMutation, RemovePlacementMutationVariables>;
+export const MovePlacementsDocument = {"kind":"Document","definitions":[{"kind":"OperationDefinition","operation":"mutation","name":{"kind":"Name","value":"MovePlacements"},"variableDefinitions":[{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"input"}},"type":{"kind":"NonNullType","type":{"kind":"NamedType","name":{"kind":"Name","value":"MovePlacementsInput"}}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"movePlacements"},"arguments":[{"kind":"Argument","name":{"kind":"Name","value":"input"},"value":{"kind":"Variable","name":{"kind":"Name","value":"input"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"__typename"}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Refusal"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"message"}},{"kind":"Field","name":{"kind":"Name","value":"nextAction"}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"PlacementsMoved"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"placements"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"bottomUnit"}},{"kind":"Field","name":{"kind":"Name","value":"rack"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}}]}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"UnitsOccupied"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"units"}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"PlacementNotFound"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"moves"}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"MachineDoesNotFit"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"misfits"}}]}}]}}]}}]} as unknown as DocumentNode<MovePlacementsMutation, MovePlacementsMutationVariables>;
+export const SetMachineGeometryDocument = {"kind":"Document","definitions":[{"kind":"OperationDefinition","operation":"mutation","name":{"kind":"Name","value":"SetMachineGeometry"},"variableDefinitions":[{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"input"}},"type":{"kind":"NonNullType","type":{"kind":"NamedType","name":{"kind":"Name","value":"SetMachineGeometryInput"}}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"setMachineGeometry"},"arguments":[{"kind":"Argument","name":{"kind":"Name","value":"input"},"value":{"kind":"Variable","name":{"kind":"Name","value":"input"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"__typename"}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Refusal"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"message"}},{"kind":"Field","name":{"kind":"Name","value":"nextAction"}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"MachineGeometrySet"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"machine"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"heightUnits"}},{"kind":"Field","name":{"kind":"Name","value":"depth"}},{"kind":"Field","name":{"kind":"Name","value":"powerWatts"}},{"kind":"Field","name":{"kind":"Name","value":"placement"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"heightUnits"}},{"kind":"Field","name":{"kind":"Name","value":"depth"}}]}}]}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"GeometryConflict"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"placements"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}},{"kind":"Field","name":{"kind":"Name","value":"rackReservations"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}}]}}]}}]}}]} as unknown as DocumentNode<SetMachineGeometryMutation, SetMachineGeometryMutationVariables>;
+export const RackByIdDocument = {"kind":"Document","definitions":[{"kind":"OperationDefinition","operation":"query","name":{"kind":"Name","value":"RackById"},"variableDefinitions":[{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"id"}},"type":{"kind":"NonNullType","type":{"kind":"NamedType","name":{"kind":"Name","value":"ID"}}}},{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"heightUnits"}},"type":{"kind":"NonNullType","type":{"kind":"NamedType","name":{"kind":"Name","value":"Int"}}},"defaultValue":{"kind":"IntValue","value":"1"}},{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"powerWatts"}},"type":{"kind":"NonNullType","type":{"kind":"NamedType","name":{"kind":"Name","value":"Int"}}},"defaultValue":{"kind":"IntValue","value":"0"}},{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"depth"}},"type":{"kind":"NamedType","name":{"kind":"Name","value":"RackDepth"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"node"},"arguments":[{"kind":"Argument","name":{"kind":"Name","value":"id"},"value":{"kind":"Variable","name":{"kind":"Name","value":"id"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"__typename"}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Rack"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"capacity"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"FragmentSpread","name":{"kind":"Name","value":"CapacityParts"}},{"kind":"Field","alias":{"kind":"Name","value":"asked"},"name":{"kind":"Name","value":"sellable"},"arguments":[{"kind":"Argument","name":{"kind":"Name","value":"heightUnits"},"value":{"kind":"Variable","name":{"kind":"Name","value":"heightUnits"}}},{"kind":"Argument","name":{"kind":"Name","value":"powerWatts"},"value":{"kind":"Variable","name":{"kind":"Name","value":"powerWatts"}}},{"kind":"Argument","name":{"kind":"Name","value":"depth"},"value":{"kind":"Variable","name":{"kind":"Name","value":"depth"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"placements"}},{"kind":"Field","name":{"kind":"Name","value":"limitedBy"}}]}}]}},{"kind":"Field","alias":{"kind":"Name","value":"front"},"name":{"kind":"Name","value":"elevation"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"unit"}},{"kind":"Field","name":{"kind":"Name","value":"state"}},{"kind":"Field","name":{"kind":"Name","value":"machine"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}},{"kind":"Field","name":{"kind":"Name","value":"rackReservation"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}}]}},{"kind":"Field","alias":{"kind":"Name","value":"rear"},"name":{"kind":"Name","value":"elevation"},"arguments":[{"kind":"Argument","name":{"kind":"Name","value":"face"},"value":{"kind":"EnumValue","value":"REAR"}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"unit"}},{"kind":"Field","name":{"kind":"Name","value":"state"}}]}}]}}]}}]}},{"kind":"FragmentDefinition","name":{"kind":"Name","value":"CapacityParts"},"typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"RackCapacity"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"freeUnits"}},{"kind":"Field","name":{"kind":"Name","value":"largestContiguousUnits"}},{"kind":"Field","name":{"kind":"Name","value":"reservedUnits"}},{"kind":"Field","name":{"kind":"Name","value":"installedUnits"}},{"kind":"Field","name":{"kind":"Name","value":"powerFreeWatts"}},{"kind":"Field","name":{"kind":"Name","value":"sellable"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"placements"}},{"kind":"Field","name":{"kind":"Name","value":"limitedBy"}}]}}]}}]} as unknown as DocumentNode<RackByIdQuery, RackByIdQueryVariables>;
+export const RacksDocument = {"kind":"Document","definitions":[{"kind":"OperationDefinition","operation":"query","name":{"kind":"Name","value":"Racks"},"variableDefinitions":[{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"siteCode"}},"type":{"kind":"NamedType","name":{"kind":"Name","value":"String"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"racks"},"arguments":[{"kind":"Argument","name":{"kind":"Name","value":"siteCode"},"value":{"kind":"Variable","name":{"kind":"Name","value":"siteCode"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"name"}},{"kind":"Field","name":{"kind":"Name","value":"capacity"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"FragmentSpread","name":{"kind":"Name","value":"CapacityParts"}}]}}]}}]}},{"kind":"FragmentDefinition","name":{"kind":"Name","value":"CapacityParts"},"typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"RackCapacity"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"freeUnits"}},{"kind":"Field","name":{"kind":"Name","value":"largestContiguousUnits"}},{"kind":"Field","name":{"kind":"Name","value":"reservedUnits"}},{"kind":"Field","name":{"kind":"Name","value":"installedUnits"}},{"kind":"Field","name":{"kind":"Name","value":"powerFreeWatts"}},{"kind":"Field","name":{"kind":"Name","value":"sellable"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"placements"}},{"kind":"Field","name":{"kind":"Name","value":"limitedBy"}}]}}]}}]} as unknown as DocumentNode<RacksQuery, RacksQueryVariables>;
+export const RackSpaceDocument = {"kind":"Document","definitions":[{"kind":"OperationDefinition","operation":"query","name":{"kind":"Name","value":"RackSpace"},"variableDefinitions":[{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"siteCode"}},"type":{"kind":"NonNullType","type":{"kind":"NamedType","name":{"kind":"Name","value":"String"}}}},{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"heightUnits"}},"type":{"kind":"NonNullType","type":{"kind":"NamedType","name":{"kind":"Name","value":"Int"}}}},{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"depth"}},"type":{"kind":"NamedType","name":{"kind":"Name","value":"RackDepth"}}},{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"powerWatts"}},"type":{"kind":"NamedType","name":{"kind":"Name","value":"Int"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"rackSpace"},"arguments":[{"kind":"Argument","name":{"kind":"Name","value":"siteCode"},"value":{"kind":"Variable","name":{"kind":"Name","value":"siteCode"}}},{"kind":"Argument","name":{"kind":"Name","value":"heightUnits"},"value":{"kind":"Variable","name":{"kind":"Name","value":"heightUnits"}}},{"kind":"Argument","name":{"kind":"Name","value":"depth"},"value":{"kind":"Variable","name":{"kind":"Name","value":"depth"}}},{"kind":"Argument","name":{"kind":"Name","value":"powerWatts"},"value":{"kind":"Variable","name":{"kind":"Name","value":"powerWatts"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"rack"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"name"}}]}},{"kind":"Field","name":{"kind":"Name","value":"bottomUnit"}},{"kind":"Field","name":{"kind":"Name","value":"gapUnits"}},{"kind":"Field","name":{"kind":"Name","value":"powerFreeWatts"}}]}}]}}]} as unknown as DocumentNode<RackSpaceQuery, RackSpaceQueryVariables>;
 export const ReservationsDocument = {"kind":"Document","definitions":[{"kind":"OperationDefinition","operation":"query","name":{"kind":"Name","value":"Reservations"},"variableDefinitions":[{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"state"}},"type":{"kind":"NamedType","name":{"kind":"Name","value":"ReservationState"}}},{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"organizationId"}},"type":{"kind":"NamedType","name":{"kind":"Name","value":"ID"}}},{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"first"}},"type":{"kind":"NamedType","name":{"kind":"Name","value":"Int"}}},{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"after"}},"type":{"kind":"NamedType","name":{"kind":"Name","value":"String"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"reservations"},"arguments":[{"kind":"Argument","name":{"kind":"Name","value":"state"},"value":{"kind":"Variable","name":{"kind":"Name","value":"state"}}},{"kind":"Argument","name":{"kind":"Name","value":"organizationId"},"value":{"kind":"Variable","name":{"kind":"Name","value":"organizationId"}}},{"kind":"Argument","name":{"kind":"Name","value":"first"},"value":{"kind":"Variable","name":{"kind":"Name","value":"first"}}},{"kind":"Argument","name":{"kind":"Name","value":"after"},"value":{"kind":"Variable","name":{"kind":"Name","value":"after"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"totalCount"}},{"kind":"Field","name":{"kind":"Name","value":"pageInfo"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"hasNextPage"}},{"kind":"Field","name":{"kind":"Name","value":"hasPreviousPage"}},{"kind":"Field","name":{"kind":"Name","value":"endCursor"}}]}},{"kind":"Field","name":{"kind":"Name","value":"edges"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"cursor"}},{"kind":"Field","name":{"kind":"Name","value":"node"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"FragmentSpread","name":{"kind":"Name","value":"ReservationParts"}}]}}]}}]}}]}},{"kind":"FragmentDefinition","name":{"kind":"Name","value":"ReservationParts"},"typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Reservation"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"state"}},{"kind":"Field","name":{"kind":"Name","value":"organization"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}},{"kind":"Field","name":{"kind":"Name","value":"machine"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"assetTag"}}]}},{"kind":"Field","name":{"kind":"Name","value":"orderReference"}},{"kind":"Field","name":{"kind":"Name","value":"idempotencyKey"}},{"kind":"Field","name":{"kind":"Name","value":"heldAt"}},{"kind":"Field","name":{"kind":"Name","value":"expiresAt"}},{"kind":"Field","name":{"kind":"Name","value":"settledAt"}},{"kind":"Field","name":{"kind":"Name","value":"cancellationReason"}},{"kind":"Field","name":{"kind":"Name","value":"binding"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}}]}}]} as unknown as DocumentNode<ReservationsQuery, ReservationsQueryVariables>;
 export const ReservationByIdDocument = {"kind":"Document","definitions":[{"kind":"OperationDefinition","operation":"query","name":{"kind":"Name","value":"ReservationById"},"variableDefinitions":[{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"id"}},"type":{"kind":"NonNullType","type":{"kind":"NamedType","name":{"kind":"Name","value":"ID"}}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"node"},"arguments":[{"kind":"Argument","name":{"kind":"Name","value":"id"},"value":{"kind":"Variable","name":{"kind":"Name","value":"id"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"__typename"}},{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Reservation"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"FragmentSpread","name":{"kind":"Name","value":"ReservationParts"}}]}}]}}]}},{"kind":"FragmentDefinition","name":{"kind":"Name","value":"ReservationParts"},"typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Reservation"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"state"}},{"kind":"Field","name":{"kind":"Name","value":"organization"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}},{"kind":"Field","name":{"kind":"Name","value":"machine"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"assetTag"}}]}},{"kind":"Field","name":{"kind":"Name","value":"orderReference"}},{"kind":"Field","name":{"kind":"Name","value":"idempotencyKey"}},{"kind":"Field","name":{"kind":"Name","value":"heldAt"}},{"kind":"Field","name":{"kind":"Name","value":"expiresAt"}},{"kind":"Field","name":{"kind":"Name","value":"settledAt"}},{"kind":"Field","name":{"kind":"Name","value":"cancellationReason"}},{"kind":"Field","name":{"kind":"Name","value":"binding"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}}]}}]} as unknown as DocumentNode<ReservationByIdQuery, ReservationByIdQueryVariables>;
 export const ReserveMachineDocument = {"kind":"Document","definitions":[{"kind":"OperationDefinition","operation":"mutation","name":{"kind":"Name","value":"ReserveMachine"},"variableDefinitions":[{"kind":"VariableDefinition","variable":{"kind":"Variable","name":{"kind":"Name","value":"input"}},"type":{"kind":"NonNullType","type":{"kind":"NamedType","name":{"kind":"Name","value":"ReserveMachineInput"}}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"reserveMachine"},"arguments":[{"kind":"Argument","name":{"kind":"Name","value":"input"},"value":{"kind":"Variable","name":{"kind":"Name","value":"input"}}}],"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"__typename"}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"MachineReserved"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"reservation"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"FragmentSpread","name":{"kind":"Name","value":"ReservationParts"}},{"kind":"Field","name":{"kind":"Name","value":"choice"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"rank"}},{"kind":"Field","name":{"kind":"Name","value":"skipped"}},{"kind":"Field","name":{"kind":"Name","value":"lostRaces"}},{"kind":"Field","name":{"kind":"Name","value":"assetTag"}},{"kind":"Field","name":{"kind":"Name","value":"siteCode"}},{"kind":"Field","name":{"kind":"Name","value":"manufacturer"}},{"kind":"Field","name":{"kind":"Name","value":"model"}},{"kind":"Field","name":{"kind":"Name","value":"cpuCores"}},{"kind":"Field","name":{"kind":"Name","value":"memoryGib"}},{"kind":"Field","name":{"kind":"Name","value":"storageGib"}},{"kind":"Field","name":{"kind":"Name","value":"labels"}},{"kind":"Field","name":{"kind":"Name","value":"explanation"}},{"kind":"Field","name":{"kind":"Name","value":"decidedAt"}}]}}]}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"NothingAvailable"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"considered"}},{"kind":"Field","name":{"kind":"Name","value":"rejections"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"reason"}},{"kind":"Field","name":{"kind":"Name","value":"kind"}},{"kind":"Field","name":{"kind":"Name","value":"machines"}}]}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"SomeoneWasFaster"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"eligible"}},{"kind":"Field","name":{"kind":"Name","value":"skipped"}},{"kind":"Field","name":{"kind":"Name","value":"lostRaces"}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"AlreadyReserved"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"reservation"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"FragmentSpread","name":{"kind":"Name","value":"ReservationParts"}}]}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"ReservationExpired"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"reservation"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"FragmentSpread","name":{"kind":"Name","value":"ReservationParts"}}]}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"ReservationCancelled"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"reservation"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"FragmentSpread","name":{"kind":"Name","value":"ReservationParts"}}]}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"IdempotencyKeyReused"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"idempotencyKey"}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"HoldLimitReached"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"limit"}},{"kind":"Field","name":{"kind":"Name","value":"held"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"state"}}]}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"CoolingDown"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"retryAt"}}]}},{"kind":"InlineFragment","typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"ModuleDisabled"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"module"}}]}},{"kind":"FragmentSpread","name":{"kind":"Name","value":"RefusalParts"}}]}}]}},{"kind":"FragmentDefinition","name":{"kind":"Name","value":"ReservationParts"},"typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Reservation"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"state"}},{"kind":"Field","name":{"kind":"Name","value":"organization"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}},{"kind":"Field","name":{"kind":"Name","value":"machine"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}},{"kind":"Field","name":{"kind":"Name","value":"assetTag"}}]}},{"kind":"Field","name":{"kind":"Name","value":"orderReference"}},{"kind":"Field","name":{"kind":"Name","value":"idempotencyKey"}},{"kind":"Field","name":{"kind":"Name","value":"heldAt"}},{"kind":"Field","name":{"kind":"Name","value":"expiresAt"}},{"kind":"Field","name":{"kind":"Name","value":"settledAt"}},{"kind":"Field","name":{"kind":"Name","value":"cancellationReason"}},{"kind":"Field","name":{"kind":"Name","value":"binding"},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"id"}}]}}]}},{"kind":"FragmentDefinition","name":{"kind":"Name","value":"RefusalParts"},"typeCondition":{"kind":"NamedType","name":{"kind":"Name","value":"Refusal"}},"selectionSet":{"kind":"SelectionSet","selections":[{"kind":"Field","name":{"kind":"Name","value":"message"}},{"kind":"Field","name":{"kind":"Name","value":"nextAction"}},{"kind":"Field","name":{"kind":"Name","value":"retryAfterMs"}}]}}]} as unknown as DocumentNode<ReserveMachineMutation, ReserveMachineMutationVariables>;

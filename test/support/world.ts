@@ -13,6 +13,9 @@ export interface MachineWish {
   storageGib?: number;
   labels?: string[];
   status?: string;
+  heightUnits?: number;
+  depth?: "half" | "full";
+  powerWatts?: number | null;
 }
 
 let counter = 0;
@@ -47,8 +50,9 @@ export async function machine(pool: pg.Pool, wish: MachineWish = {}): Promise<st
   const site = wish.site ?? "FRA";
   await pool.query("INSERT INTO site (code, name) VALUES ($1, $1) ON CONFLICT DO NOTHING", [site]);
   const { rows } = await pool.query<{ id: string }>(
-    `INSERT INTO machine (asset_tag, site_id, manufacturer, model, cpu_cores, memory_gib, storage_gib, labels, status)
-     SELECT $1, id, $3, $4, $5, $6, $7, $8, $9 FROM site WHERE code = $2 RETURNING id`,
+    `INSERT INTO machine (asset_tag, site_id, manufacturer, model, cpu_cores, memory_gib, storage_gib, labels, status,
+                          height_units, depth, power_watts)
+     SELECT $1, id, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12 FROM site WHERE code = $2 RETURNING id`,
     [
       wish.assetTag ?? unique("M"),
       site,
@@ -59,6 +63,38 @@ export async function machine(pool: pg.Pool, wish: MachineWish = {}): Promise<st
       wish.storageGib ?? 1000,
       wish.labels ?? ["nvme"],
       wish.status ?? "ready",
+      wish.heightUnits ?? 1,
+      wish.depth ?? "full",
+      wish.powerWatts ?? null,
+    ],
+  );
+  return (rows[0] as { id: string }).id;
+}
+
+/** Inserts one rack of 42 units, unless asked otherwise, with its site if it is missing. */
+export async function rack(
+  pool: pg.Pool,
+  wish: {
+    site?: string;
+    name?: string;
+    heightUnits?: number;
+    numbering?: "bottom_up" | "top_down";
+    startingUnit?: number;
+    powerBudgetWatts?: number | null;
+  } = {},
+): Promise<string> {
+  const site = wish.site ?? "FRA";
+  await pool.query("INSERT INTO site (code, name) VALUES ($1, $1) ON CONFLICT DO NOTHING", [site]);
+  const { rows } = await pool.query<{ id: string }>(
+    `INSERT INTO rack (site_id, name, height_units, numbering, starting_unit, power_budget_watts)
+     SELECT id, $2, $3, $4, $5, $6 FROM site WHERE code = $1 RETURNING id`,
+    [
+      site,
+      wish.name ?? unique("rack"),
+      wish.heightUnits ?? 42,
+      wish.numbering ?? "bottom_up",
+      wish.startingUnit ?? 1,
+      wish.powerBudgetWatts ?? null,
     ],
   );
   return (rows[0] as { id: string }).id;
@@ -101,7 +137,7 @@ export async function hold(
 
 /** Takes every machine, hold and binding away, so that the next round starts anew. */
 export async function clear(pool: pg.Pool): Promise<void> {
-  await pool.query("TRUNCATE machine, reservation, service_binding");
+  await pool.query("TRUNCATE machine, reservation, service_binding, rack_reservation, rack");
 }
 
 /** Gives every machine back, as if nothing had been reserved. */
