@@ -23,6 +23,7 @@ import {
 import { floorMissing, floorRun } from "./floor.ts";
 import type { LoadJob, LoadResult } from "./load.ts";
 import { type Load, loadStart, type Service, serviceStart } from "./processes.ts";
+import { racksMeasure } from "./racks.ts";
 import {
   type Cell,
   CONTENDERS,
@@ -46,6 +47,7 @@ const USAGE = `Usage: npm run bench -- [options]
   --seconds N          measured seconds of each turn     (default 1.5)
   --warmup N           seconds that warm up each service (default 15)
   --pool N             database connections of each service (default 10)
+  --racks              only the plans of the questions about a site with many racks
   --no-growth          leave out what a reservation costs as the inventory grows
 
 BENCH_DATABASE_URL names a PostgreSQL to create and drop a database in; by default a server is started
@@ -59,6 +61,8 @@ interface Options {
   readonly warmup: number;
   readonly pool: number;
   readonly growth: boolean;
+  /** Only the plans of the rack questions. */
+  readonly racks: boolean;
 }
 
 /** A slice sells this share of what is free at the most, so that no order meets an empty shelf. */
@@ -120,6 +124,10 @@ async function bench(options: Options): Promise<boolean> {
   if (missing !== null) say(missing);
   const url = await databaseMake(ends, directory);
   await migrate(url);
+  if (options.racks) {
+    print(await racksMeasure(url));
+    return true;
+  }
   const database = await datasetConnect(url);
   ends.defer(() => database.end());
   const secret = `holdfast_${randomBytes(32).toString("base64url")}`;
@@ -208,6 +216,8 @@ async function bench(options: Options): Promise<boolean> {
     print("\nWhat one reservation costs the product as the inventory grows (any site, the smallest size)\n");
     print(growthText(growth));
   }
+  print("\nThe questions about a site with many racks, and their plans\n");
+  print(await racksMeasure(url));
   print(`\n${verdictsText(found)}`);
   print(
     found.length === 0
@@ -534,6 +544,7 @@ function optionsRead(args: string[]): Options | null {
         warmup: { type: "string" },
         pool: { type: "string" },
         growth: { type: "boolean" },
+        racks: { type: "boolean" },
       },
     }));
   } catch (error) {
@@ -561,6 +572,7 @@ function optionsRead(args: string[]): Options | null {
     warmup: one("warmup", quick ? 6 : 15, 0),
     pool: Math.floor(one("pool", 10, 1)),
     growth: values["growth"] !== false,
+    racks: values["racks"] === true,
   };
 }
 

@@ -784,6 +784,31 @@ test("free is not sellable: ten free units in single pieces take no machine of t
   });
 });
 
+test("a list of racks with everything about each takes as many statements for thirty as for three", async () => {
+  const { pool } = database();
+  const statements = async () => {
+    let taken = 0;
+    const count = () => {
+      taken += 1;
+    };
+    const client = api().database.pool;
+    client.on("acquire", count);
+    const { data, errors } = await api().send<{ racks: unknown[] }>(
+      '{ racks(siteCode: "FRA") { name site { code } capacity { freeUnits reservedUnits sellable(heightUnits: 2) { placements } } elevation { unit state machine { assetTag } rackReservation { id } } } }',
+    );
+    client.off("acquire", count);
+    expect(errors).toBeUndefined();
+    return { racks: data?.racks.length, taken };
+  };
+  const fill = async (count: number) => {
+    for (let index = 0; index < count; index++) await placed(await rack(pool), await machine(pool));
+  };
+  await fill(3);
+  const few = await statements();
+  await fill(27);
+  expect(await statements()).toEqual({ racks: 30, taken: few.taken });
+});
+
 test("rackSpace: the racks that would take it, the tightest gap first, then the least power left over", async () => {
   const { pool } = database();
   const tight = await rack(pool, { name: "tight", heightUnits: 4 });
