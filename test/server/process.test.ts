@@ -195,7 +195,7 @@ test("with DATABASE_URL a start migrates and adds no demo data; with HOLDFAST_MI
   try {
     const refused = await run([], { DATABASE_URL: empty.url, HOLDFAST_MIGRATE: "0" });
     expect(refused.code).toBe(1);
-    expect(refused.output).toMatch(/lacks \d+ migrations .*holdfast migrate/);
+    expect(refused.output).toMatch(/lacks \d+ migrations .*holdfast -- migrate/);
     expect((await run(["migrate", "--status"], { DATABASE_URL: empty.url })).code).toBe(3);
     const starts = [1, 2, 3].map(() =>
       holdfast([], { DATABASE_URL: empty.url, HOLDFAST_OPERATOR_TOKEN: OPERATOR }),
