@@ -18,8 +18,8 @@ export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
     globalSetup: "test/support/globalSetup.ts",
-    // One worker a core of the smallest machine the suite is meant for, and one that mostly waits.
-    maxWorkers: 3,
+    // Two workers a core of the smallest machine the suite is meant for: much of it is waiting for time-outs.
+    maxWorkers: 4,
     sequence: { sequencer: LongestFirst },
     // Far above what anything takes, for machines that do much else besides.
     testTimeout: 240_000,

@@ -111,7 +111,7 @@ export async function deploymentFollow(
         const end = await rightEnded(db, request, log);
         if (end instanceof Error) return end;
         if (end === "had") rightAt = askedAt;
-        else if (askedAt - rightAt >= RIGHTS_MS) {
+        else if (askedAt - rightAt >= 2 * RIGHTS_MS) {
           return new StreamEnded(
             `Whether you may still follow cannot be found out at the moment. Subscribe again with afterSequence: ${seen}.`,
           );

@@ -1,4 +1,6 @@
 import { type ChildProcess, spawn } from "node:child_process";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { waitUntil } from "./barrier.ts";
 
 /** A `holdfast` process that was started for real. */
@@ -25,7 +27,14 @@ export function holdfast(args: string[], environment: Record<string, string>): H
   const { DATABASE_URL: _, NODE_ENV: __, ...inherited } = process.env;
   const child = spawn(process.execPath, ["src/main.ts", ...args], {
     stdio: ["ignore", "pipe", "pipe"],
-    env: { ...inherited, PORT: "0", HOLDFAST_LOG_LEVEL: "info", ...environment },
+    // A suite starts some sixty processes of the same code.
+    env: {
+      ...inherited,
+      NODE_COMPILE_CACHE: join(tmpdir(), "holdfast-compile-cache"),
+      PORT: "0",
+      HOLDFAST_LOG_LEVEL: "info",
+      ...environment,
+    },
   });
   running.add(child);
   const chunks: Buffer[] = [];
